@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table that everything is measured on: seven columns, one bigint key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFINITION = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, region text, customer int, amount numeric(12,2), status text,
+    note text, ts timestamptz)"""
+
+
+def insert(first: int, rows: int) -> str:
+    """One statement that inserts ``rows`` orders from id ``first`` on."""
+    return (
+        "INSERT INTO orders SELECT g, (array['NSW','QLD','VIC','ACT','NT'])[1 + g % 5],"
+        " g % 100000, (g % 100000) / 100.0, 'new', 'note number ' || g, now()"
+        f" FROM generate_series({first}, {first + rows - 1}) g"
+    )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Statements for the publisher; ``changes`` is how many rows they change."""
+
+    name: str
+    changes: int
+    sql: str
+
+
+def workloads(copied: int, scale: float) -> list[Workload]:
+    """The loads of a stream, on a table that has ``copied`` rows; scale 1 is the full size."""
+    million, half, many = (int(n * scale) for n in (1_000_000, 500_000, 20_000))
+    first = copied + 1
+    single = (
+        f"DO $$ BEGIN FOR g IN {first + million}..{first + million + many - 1} LOOP"
+        " INSERT INTO orders VALUES (g, 'NSW', g % 1000, 1.5, 'new', 'note number ' || g, now());"
+        " COMMIT; END LOOP; END $$"
+    )
+    return [
+        Workload(f"{million:,} inserts, one transaction", million, insert(first, million)),
+        Workload(
+            f"{half:,} updates, one transaction",
+            half,
+            f"UPDATE orders SET status = 'paid', amount = amount + 1 WHERE id <= {half}",
+        ),
+        Workload(
+            f"{half:,} deletes, one transaction",
+            half,
+            f"DELETE FROM orders WHERE id > {copied - half} AND id <= {copied}",
+        ),
+        Workload(f"{many:,} single-row transactions", many, single),
+    ]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of a run, as JSON for machines and Markdown for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from bench.memory import Peak
+from bench.relay import RelayCost
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Drained:
+    """Seconds that each side needed for one workload."""
+
+    workload: str
+    changes: int
+    seconds: dict[str, float]
+
+
+@dataclass
+class Results:
+    """Everything that one run found out; parts that were not asked for stay empty."""
+
+    rows: int
+    copy_seconds: dict[str, list[float]] = field(default_factory=dict)
+    copy_floor: float | None = None
+    drained: list[Drained] = field(default_factory=list)
+    memory: dict[str, Peak] = field(default_factory=dict)
+    relay: list[RelayCost] = field(default_factory=list)
+    machine: str = field(
+        default_factory=lambda: (
+            f"{os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GB,"
+            f" {platform.system()}, Python {platform.python_version()}"
+        )
+    )
+    commit: str = field(default_factory=lambda: _commit())
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def write(self) -> Path:
+        """Write both files; the path of the Markdown."""
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "latest.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+        markdown = RESULTS / "latest.md"
+        markdown.write_text(self.markdown())
+        return markdown
+
+    def markdown(self) -> str:
+        """The tables."""
+        parts = ["# Bench", f"{self.time}, commit {self.commit}, {self.machine}", ""]
+        parts += self._copy() + self._stream() + self._memory() + self._relay()
+        return "\n".join(parts) + "\n"
+
+    def _copy(self) -> list[str]:
+        if not self.copy_seconds:
+            return []
+        native = min(self.copy_seconds["native"])
+        lines = [
+            f"## Initial copy of {self.rows:,} rows",
+            "Best of the runs, CREATE SUBSCRIPTION to state r.",
+            "",
+            "| | seconds | rows/s | times native |",
+            "|---|---|---|---|",
+        ]
+        for name, runs in self.copy_seconds.items():
+            best = min(runs)
+            rate = f"{self.rows / best:,.0f}"
+            lines.append(f"| {name} | {best:.1f} | {rate} | {native / best:.2f} |")
+        if self.copy_floor is not None:
+            lines.append(f"| COPY TO /dev/null | {self.copy_floor:.1f} | | |")
+        return [*lines, ""]
+
+    def _stream(self) -> list[str]:
+        if not self.drained:
+            return []
+        names = list(self.drained[0].seconds)
+        lines = [
+            "## Stream",
+            "Seconds to drain a workload that waits in the slot, ENABLE to replayed.",
+            "",
+            f"| workload | {' | '.join(names)} | penstock rows/s |",
+            f"|---|{'---|' * (len(names) + 1)}",
+        ]
+        for each in self.drained:
+            cells = [f"{each.seconds[name]:.1f}" for name in names]
+            rate = f"{each.changes / each.seconds['penstock']:,.0f}"
+            lines.append(f"| {each.workload} | {' | '.join(cells)} | {rate} |")
+        return [*lines, ""]
+
+    def _memory(self) -> list[str]:
+        if not self.memory:
+            return []
+        lines = [
+            "## Memory",
+            "Highest sum over a node's processes, MB; the limit for Python is 1,536.",
+            "",
+            "| while | Python RSS | Python USS | JVM RSS |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| {name} | {p.python_rss:,.0f} | {p.python_uss:,.0f} | {p.java_rss:,.0f} |"
+            for name, p in self.memory.items()
+        ]
+        return [*lines, ""]
+
+    def _relay(self) -> list[str]:
+        if not self.relay:
+            return []
+        lines = [
+            "## A relayed catalog query",
+            "Median milliseconds; the limit for the difference is 1 ms.",
+            "",
+            "| protocol | through the node | control database | difference |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| {r.protocol} | {r.through:.2f} | {r.direct:.2f} | {r.through - r.direct:.2f} |"
+            for r in self.relay
+        ]
+        return [*lines, ""]
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``make bench``: copy, stream, memory and relay of a node, beside native replication.
+
+Everything runs on this machine, one side at a time: source and native target are PostgreSQL 18
+with their default durability.  Not a test: it fails only when something breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from bench import relay
+from bench.memory import MemorySampler
+from bench.orders import DEFINITION, insert, workloads
+from bench.report import Drained, Results
+from bench.sides import DATABASE, Floor, Side, Subscriber, native, ours
+from tests.support.folders import open_folder
+from tests.support.interrupt import end_in_order_on_sigterm
+from tests.support.node import Node
+from tests.support.servers import PostgresServer
+
+SETTINGS = {"fsync": "on", "max_wal_size": "8GB", "shared_buffers": "512MB"}
+
+
+class Bench:
+    """One run; the servers and the node live as long as it does."""
+
+    def __init__(self, folder: Path, scale: float, copies: int) -> None:
+        self.rows = int(2_000_000 * scale)
+        self.scale = scale
+        self.copies = copies
+        self.source = PostgresServer(folder / "source", settings=SETTINGS)
+        self.target = PostgresServer(folder / "target", settings=SETTINGS)
+        self.node = Node(folder / "node", env={"PENSTOCK_LOG_LEVEL": "info"})
+        self.results = Results(self.rows)
+
+    def start(self) -> None:
+        """Both servers with the table, and the node."""
+        for server in (self.source, self.target):
+            server.start()
+            server.create_database(DATABASE)
+        print(f"loading {self.rows:,} rows")
+        self.source.psql(f"{DEFINITION}; {insert(1, self.rows)};", DATABASE, timeout=600)
+        self.source.psql("VACUUM ANALYZE; CREATE PUBLICATION p FOR TABLE orders", DATABASE)
+        self.node.start()
+
+    def run(self) -> None:
+        """Measure everything."""
+        self.results.relay = relay.measure(self.node)
+        print("relay:", self.results.relay)
+        began = time.monotonic()
+        self.source.psql("COPY orders TO '/dev/null'", DATABASE, timeout=600)
+        self.results.copy_floor = time.monotonic() - began
+        sides = native(self.source, self.target), ours(self.source, self.node)
+        for turn in range(self.copies):
+            for side in sides:
+                if turn:
+                    side.drop()
+                self.copy(side)
+        floor = Floor(self.source)
+        floor.copy()
+        for workload in workloads(self.rows, self.scale):
+            self.source.psql(workload.sql, DATABASE, timeout=600)
+            everyone: tuple[Side, ...] = (floor, *sides)
+            seconds = {side.name: self.drain(side, workload.name) for side in everyone}
+            print(workload.name, seconds)
+            self.results.drained.append(Drained(workload.name, workload.changes, seconds))
+
+    def copy(self, side: Subscriber) -> None:
+        """One initial copy; the node's memory is sampled."""
+        with MemorySampler(self.node.pid) as sampler:
+            seconds = side.copy()
+        if side.name == "penstock":
+            self.results.memory["initial copy"] = sampler.peak
+        print(f"copy {side.name}: {seconds:.1f} s, {self.rows / seconds:,.0f} rows/s")
+        self.results.copy_seconds.setdefault(side.name, []).append(seconds)
+
+    def drain(self, side: Side, workload: str) -> float:
+        """Drain one workload; the node's memory is sampled."""
+        with MemorySampler(self.node.pid) as sampler:
+            seconds = side.drain()
+        if side.name == "penstock":
+            self.results.memory[workload] = sampler.peak
+        return seconds
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.node.close()
+        self.target.remove()
+        self.source.remove()
+
+
+def main() -> None:
+    """Run it and write the results."""
+    end_in_order_on_sigterm()
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="1 is 2 million rows")
+    parser.add_argument("--copies", type=int, default=3, help="initial copies of each side")
+    arguments = parser.parse_args()
+    with open_folder("penstock-bench-") as folder:
+        bench = Bench(folder, arguments.scale, arguments.copies)
+        try:
+            bench.start()
+            bench.run()
+        finally:
+            bench.close()
+    path = bench.results.write()
+    print(path.read_text())
+    print(f"written to {path} and {path.with_suffix('.json')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is measured: native replication, pg_recvlogical (the floor), and a node.
+
+Each side copies the publication ``p`` of the source, and then drains the source's changes from a
+slot of its own while no other side runs.  Times are seconds from the command that starts it until
+the publisher knows that everything is applied.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import psycopg
+
+from bench.orders import DEFINITION
+from tests.support.node import Node
+from tests.support.psql import client_environment
+from tests.support.servers import PostgresServer
+from tests.support.waits import wait_until
+
+PATIENCE = 600  # seconds
+DATABASE = "bench"
+
+
+class Side(Protocol):
+    """One subscriber.  ``name`` is also the name of its slot."""
+
+    name: str
+
+    def copy(self) -> float | None:
+        """Seconds of the initial copy; None where there is none.  It is drained and idle after."""
+        ...
+
+    def drain(self) -> float:
+        """Seconds until everything that the source has committed is applied."""
+        ...
+
+
+class Subscriber:
+    """Whatever understands CREATE SUBSCRIPTION: PostgreSQL itself, or a node."""
+
+    def __init__(self, name: str, source: PostgresServer, execute: Callable[[str], Any]) -> None:
+        self.name = name
+        self._source = source
+        self._execute = execute
+
+    def copy(self) -> float:
+        """From CREATE SUBSCRIPTION until the table's state is r."""
+        self._execute(DEFINITION)
+        began = time.monotonic()
+        conninfo = self._source.conninfo(DATABASE)
+        self._execute(f"CREATE SUBSCRIPTION {self.name} CONNECTION '{conninfo}' PUBLICATION p")
+        wait_until(self._is_ready, PATIENCE, f"the copy of {self.name}")
+        seconds = time.monotonic() - began
+        self._disable()
+        return seconds
+
+    def drain(self) -> float:
+        """From ENABLE until the publisher sees that all is replayed."""
+        with self._source.connect(DATABASE) as connection:
+            target = current_lsn(connection)
+            began = time.monotonic()
+            self._execute(f"ALTER SUBSCRIPTION {self.name} ENABLE")
+            replayed = (
+                "SELECT FROM pg_stat_replication"
+                " WHERE application_name = %s AND replay_lsn >= %s::pg_lsn"
+            )
+            wait_until(
+                lambda: connection.execute(replayed, (self.name, target)).fetchone() is not None,
+                PATIENCE,
+                f"{self.name} to apply everything",
+            )
+            seconds = time.monotonic() - began
+        self._disable()
+        return seconds
+
+    def drop(self) -> None:
+        """Drop subscription and table, for another copy."""
+        self._execute(f"DROP SUBSCRIPTION {self.name}")
+        self._execute("DROP TABLE orders")
+
+    def _is_ready(self) -> bool:
+        states = self._execute("SELECT srsubstate::text FROM pg_subscription_rel")
+        return bool(states) and all(state == ("r",) for state in states)
+
+    def _disable(self) -> None:
+        self._execute(f"ALTER SUBSCRIPTION {self.name} DISABLE")
+        with self._source.connect() as connection:
+            free = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
+            wait_until(
+                lambda: connection.execute(free, (self.name,)).fetchone() is not None,
+                60,
+                f"{self.name} to let go of its slot",
+            )
+
+
+class Floor:
+    """pg_recvlogical: what the publisher's walsender can send at all, to /dev/null."""
+
+    name = "recvlogical"
+
+    def __init__(self, source: PostgresServer) -> None:
+        self._source = source
+
+    def copy(self) -> None:
+        """Nothing to copy; makes the slot."""
+        with self._source.connect(DATABASE) as connection:
+            connection.execute(
+                "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.name,)
+            )
+
+    def drain(self) -> float:
+        """Run it up to the current end of WAL."""
+        with self._source.connect(DATABASE) as connection:
+            target = current_lsn(connection)
+        began = time.monotonic()
+        subprocess.run(
+            [
+                self._source.bin / "pg_recvlogical",
+                *("-d", self._source.conninfo(DATABASE), "--slot", self.name, "--start"),
+                *("-o", "proto_version=2", "-o", "publication_names=p"),
+                *("--endpos", target, "--no-loop", "-f", "/dev/null"),
+            ],
+            check=True,
+            env=client_environment(),
+        )
+        return time.monotonic() - began
+
+
+def native(source: PostgresServer, target: PostgresServer) -> Subscriber:
+    """PostgreSQL subscribing to PostgreSQL."""
+    connection = target.connect(DATABASE)
+    return Subscriber("native", source, lambda sql: _rows(connection.execute(sql)))
+
+
+def ours(source: PostgresServer, node: Node) -> Subscriber:
+    """A node subscribing to PostgreSQL."""
+    connection = node.connect()
+    return Subscriber("penstock", source, lambda sql: _rows(connection.execute(sql)))
+
+
+def current_lsn(connection: psycopg.Connection[Any]) -> str:
+    """The publisher's end of WAL."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
+    return cursor.fetchall() if cursor.description is not None else []

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch for one table: staged files and the commits in them that count, read in commit order.
+
+In:   ChangeFiles of one published relation, perhaps of several versions of its definition.
+Out:  for each record batch its relation, and of its rows those whose commit lies in the range.
+
+Reading is repeatable: the same rows in the same order each time, so a row's position in the batch
+names it.  The columns that net effects are computed from are read first, the rest as a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.change.relation import LakeTable, Relation
+from penstock.staging.segment import ChangeFile
+
+READ_ROWS = 128 * 1024
+"""Rows that are in memory at once while values are streamed; with wide rows some 100 MB."""
+
+
+@dataclass(frozen=True)
+class TableBatch:
+    """Changes for one table: all with ``from_lsn <= commit_lsn <= to_lsn``.
+
+    ``only`` is a Spark SQL predicate over the target's columns, when it is a partition leaf;
+    ``siblings`` are then all leaves of the partitioned table at their versions before the batch:
+    rows that a key change moves between leaves are found there.
+    """
+
+    files: Sequence[ChangeFile]
+    from_lsn: int
+    to_lsn: int
+    only: str | None = None
+    siblings: Sequence[LakeTable] = ()
+
+    @property
+    def relations(self) -> list[Relation]:
+        """The definitions of the relation that its rows were sent under, in order."""
+        return list(dict.fromkeys(file.relation for file in self.files))
+
+    def read(self, fields: Sequence[str]) -> Iterator[tuple[Relation, pa.RecordBatch]]:
+        """Rows of the change schema with these fields only (``old.id`` reads one struct field)."""
+        wanted = ["op", "commit_lsn", *fields]
+        for file in self.files:
+            with pq.ParquetFile(file.path) as parquet:
+                for rows in parquet.iter_batches(batch_size=READ_ROWS, columns=wanted):
+                    counted = self._in_range(rows)
+                    if counted.num_rows:
+                        yield file.relation, counted
+
+    def _in_range(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        lsn = rows.column("commit_lsn")
+        inside = pc.and_(pc.greater_equal(lsn, self.from_lsn), pc.less_equal(lsn, self.to_lsn))
+        return rows if pc.all(inside).as_py() else rows.filter(inside)

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch does to a table with a key, as rows for one MERGE.
+
+In:   a batch, mappings of its relations, and ``look_up``, which finds rows of the target by key.
+Out:  tables in ``source_schema``: at most one row to put and one to delete per key.
+
+    op        one of net.py's, or DELETE
+    c0 …      the target's columns, in its order; for a DELETE only the key
+    keep0 …   for each partial column, whether an UPDATE keeps what the target has
+
+Keys are read first and played (net.py); then values are streamed, so memory holds some dozens of
+bytes per change, and values only of the rows in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.apply.batch import TableBatch
+from penstock.apply.codes import row_codes
+from penstock.apply.net import (
+    INSERT,
+    KEPT,
+    MISSING,
+    NOTHING,
+    OP_DELETE,
+    OP_INSERT,
+    OP_TRUNCATE,
+    OP_UPDATE,
+    PRESENT,
+    REPLACE,
+    UNKNOWN,
+    UPDATE,
+    Changes,
+    NetEffect,
+    net_effect,
+)
+from penstock.apply.rows import RowMapping, unchanged_names
+from penstock.change.relation import LakeTable, Relation
+from penstock.change.types import arrow_type
+from penstock.errors import UniqueViolationError
+
+DELETE = 5
+"""The op of a row that only deletes its key; the others are net.py's."""
+
+Mappings = Mapping[Relation, RowMapping]
+LookUp = Callable[[pa.Table, list[str]], pa.Table]
+"""Keys of the target, names of columns -> the rows with these keys: their keys and columns."""
+
+
+@dataclass(frozen=True)
+class KeyIndex:
+    """The changes of a batch after its last TRUNCATE, by key.
+
+    ``first`` is the batch position of the first of them; ``keys`` are the key columns of all new
+    rows, then of all old rows.  ``partial`` are the columns that some update does not say.
+    """
+
+    first: int
+    truncated: bool
+    op: NDArray[np.uint8]
+    keys: pa.Table
+    partial: list[str]
+    absent: NDArray[np.uint8]
+
+    @property
+    def old_keys(self) -> pa.Table:
+        """The key columns of the old rows; null where there is none."""
+        return self.keys.slice(len(self.op))
+
+
+class KeyedSource:
+    """The rows for one MERGE; made from a batch by ``keyed_source``."""
+
+    def __init__(
+        self,
+        batch: TableBatch,
+        mappings: Mappings,
+        index: KeyIndex,
+        effect: NetEffect,
+        found: _Found,
+    ) -> None:
+        self._batch = batch
+        self._mappings = mappings
+        self._index = index
+        self._effect = effect
+        self._found = found
+        target = next(iter(mappings.values())).target
+        self._target = target
+        self.partial = index.partial
+        self.schema = source_schema(target, index.partial)
+        self.rows = int(np.count_nonzero(effect.put) + np.count_nonzero(effect.delete))
+
+    def keys(self) -> pa.Table:
+        """The keys that are put or deleted, for bounds."""
+        chosen = np.concatenate([self._effect.put != NOTHING, self._effect.delete != 0])
+        return self._index.keys.filter(pa.array(chosen))
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows, streamed from the staged files."""
+        given = self._given_elsewhere()
+        position = -self._index.first
+        for relation, rows in self._batch.read(["old", "new", "unchanged"]):
+            start, end = position, position + rows.num_rows
+            position = end
+            if end <= 0:
+                continue
+            if start < 0:
+                rows, start = rows.slice(-start), 0
+            mapping = self._mappings[relation]
+            yield self._puts(mapping, rows, start, given)
+            yield self._deletes(mapping, rows, start)
+
+    def _puts(
+        self, mapping: RowMapping, rows: pa.RecordBatch, start: int, given: _Given
+    ) -> pa.Table:
+        put = self._effect.put[start : start + rows.num_rows]
+        chosen = np.flatnonzero(put)
+        if not len(chosen):
+            return self.schema.empty_table()
+        table = mapping.new_rows(rows)
+        source = self._effect.source[start + chosen]
+        root = self._effect.root[start + chosen]
+        columns = [pa.array(put[chosen].astype(np.int8))]
+        for name in table.column_names:
+            values = table.column(name).take(pa.array(chosen))
+            if name in self.partial:
+                at = self.partial.index(name)
+                moved = (put[chosen] == INSERT) | (put[chosen] == REPLACE)
+                plan = _Plan(start + chosen, source[:, at], root, moved)
+                values = self._patched(name, values, plan, given)
+            columns.append(values)
+        for at in range(len(self.partial)):
+            kept = (source[:, at] == KEPT) & (put[chosen] == UPDATE)
+            columns.append(pa.array(kept))
+        return pa.table(columns, schema=self.schema)
+
+    def _patched(
+        self, name: str, values: pa.ChunkedArray, plan: _Plan, given: _Given
+    ) -> pa.ChunkedArray:
+        """Values with those that an earlier change, or the row's old key in the target, has."""
+        elsewhere = (plan.source != KEPT) & (plan.source != plan.own)
+        from_target = (plan.source == KEPT) & plan.moved
+        if not (elsewhere.any() or from_target.any()):
+            return values
+        place = np.arange(len(plan.own))
+        pool = [values.combine_chunks()]
+        if elsewhere.any():
+            positions, gathered = given[name]
+            place[elsewhere] = len(pool[0]) + np.searchsorted(positions, plan.source[elsewhere])
+            pool.append(gathered)
+        if from_target.any():
+            offset = sum(len(each) for each in pool)
+            place[from_target] = offset + self._found.places(plan.root[from_target])
+            pool.append(self._found.rows.column(name).combine_chunks())
+        return pa.chunked_array(pool).take(pa.array(place))
+
+    def _deletes(self, mapping: RowMapping, rows: pa.RecordBatch, start: int) -> pa.Table:
+        chosen = np.flatnonzero(self._effect.delete[start : start + rows.num_rows])
+        if not len(chosen):
+            return self.schema.empty_table()
+        taken = rows.take(pa.array(chosen))
+        keys = dict(
+            zip(self._target.key, mapping.values(taken, "old", self._target.key), strict=True)
+        )
+        columns = [pa.array(np.full(len(chosen), DELETE, np.int8))]
+        for column in self._target.columns:
+            wanted = arrow_type(column.type_oid, column.typmod)
+            columns.append(keys.get(column.name, pa.nulls(len(chosen), wanted)))
+        columns += [pa.repeat(False, len(chosen)) for _ in self.partial]
+        return pa.table(columns, schema=self.schema)
+
+    def _given_elsewhere(self) -> _Given:
+        """Values of partial columns that a put row takes from another change than its last."""
+        wanted: dict[str, NDArray[np.int64]] = {}
+        position = np.arange(len(self._effect.put))
+        for at, name in enumerate(self.partial):
+            source = self._effect.source[:, at]
+            elsewhere = (self._effect.put != NOTHING) & (source != KEPT) & (source != position)
+            if elsewhere.any():
+                wanted[name] = np.unique(source[elsewhere])
+        return {name: (which, self._gather(name, which)) for name, which in wanted.items()}
+
+    def _gather(self, name: str, which: NDArray[np.int64]) -> pa.Array:
+        """A column's values in these changes (ascending places after the last TRUNCATE)."""
+        pieces = []
+        start = -self._index.first
+        for relation, rows in self._batch.read([f"new.{name}", "unchanged"]):
+            inside = which[(which >= start) & (which < start + rows.num_rows)] - start
+            start += rows.num_rows
+            if len(inside):
+                taken = rows.take(pa.array(inside))
+                pieces += self._mappings[relation].values(taken, "new", [name])
+        return pa.concat_arrays(pieces)
+
+
+_Given = dict[str, tuple[NDArray[np.int64], pa.Array]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where put rows get a partial column from: see NetEffect; ``own`` are their positions."""
+
+    own: NDArray[np.int64]
+    source: NDArray[np.int64]
+    root: NDArray[np.int64]
+    moved: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Rows of the target that were looked up, and their key codes, ascending."""
+
+    codes: NDArray[np.int64]
+    rows: pa.Table
+
+    def places(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self.codes, codes)
+
+
+def source_schema(target: LakeTable, partial: list[str]) -> pa.Schema:
+    """The schema of a source's rows (see above); names in it are plain, whatever the target's."""
+    fields = [pa.field("op", pa.int8())]
+    for number, column in enumerate(target.columns):
+        fields.append(pa.field(f"c{number}", arrow_type(column.type_oid, column.typmod)))
+    fields += [pa.field(f"keep{number}", pa.bool_()) for number in range(len(partial))]
+    return pa.schema(fields)
+
+
+def keyed_source(
+    batch: TableBatch, target: LakeTable, mappings: Mappings, index: KeyIndex, look_up: LookUp
+) -> KeyedSource:
+    """Play a batch; UniqueViolationError when it puts a row where one exists.
+
+    ``look_up`` is asked for the rows that key changes move, unless the table is empty by then.
+    When a key seems to be violated it is asked for all keys: an update that came before may have
+    been one of a missing row.
+    """
+    new, old = _codes(index, index.keys)
+    empty = index.truncated or target.version is None
+    moves = (index.op == OP_UPDATE) & (old >= 0)
+    if empty or not moves.any():
+        known = np.full(_size(new, old), MISSING if empty else UNKNOWN, np.uint8)
+        found = _Found(np.zeros(0, np.int64), index.keys.slice(0, 0))
+        effect = net_effect(Changes(index.op, old, new, index.absent, known))
+    else:
+        effect, found = _play_knowing(index, np.where(moves, old, -1), look_up)
+    if effect.violation >= 0 and not empty:
+        effect, found = _play_knowing(index, np.concatenate([new, old]), look_up)
+    if effect.violation >= 0:
+        raise duplicate_key(target, index.keys.slice(effect.violation, 1))
+    return KeyedSource(batch, mappings, index, effect, found)
+
+
+def _play_knowing(
+    index: KeyIndex, asked: NDArray[np.int64], look_up: LookUp
+) -> tuple[NetEffect, _Found]:
+    """Play after looking up the keys with these codes; -1 asks for none.
+
+    ``asked`` has one code for each old key, or for each new key and then each old key.
+    """
+    count = len(index.op)
+    chosen = np.flatnonzero(asked >= 0)
+    distinct = chosen[np.unique(asked[chosen], return_index=True)[1]]
+    place = distinct + (2 * count - len(asked))
+    rows = look_up(index.keys.take(pa.array(place)), index.partial)
+    every = pa.concat_tables([index.keys, rows.select(index.keys.column_names)])
+    codes = row_codes(every.columns)
+    new, old = _codes(index, index.keys, codes)
+    known = np.full(int(codes.max()) + 1, UNKNOWN, np.uint8)
+    known[codes[place]] = MISSING
+    present = codes[2 * count :]
+    known[present] = PRESENT
+    order = np.argsort(present)
+    found = _Found(present[order], rows.take(pa.array(order)))
+    return net_effect(Changes(index.op, old, new, index.absent, known)), found
+
+
+def read_index(batch: TableBatch, target: LakeTable, mappings: Mappings) -> KeyIndex:
+    """Read the keys of a batch's changes, and which columns they do not say."""
+    key = list(target.key)
+    fields = [f"{side}.{name}" for side in ("old", "new") for name in key] + ["unchanged"]
+    everywhere = set.intersection(*({c.name for c in relation.columns} for relation in mappings))
+    partial = {c.name for c in target.columns if c.name not in everywhere}
+    seen: list[tuple[RowMapping, pa.RecordBatch]] = []
+    for relation, rows in batch.read(fields):
+        mapping = mappings[relation]
+        seen.append((mapping, rows))
+        named = unchanged_names(rows)
+        partial |= {
+            c.name for c in relation.columns if c.name in named and not mapping.in_old_row(c)
+        }
+    names = sorted(partial)
+    op = np.concatenate([changes_op(rows) for _, rows in seen])
+    truncates = np.flatnonzero(op == OP_TRUNCATE)
+    first = int(truncates[-1]) + 1 if len(truncates) else 0
+    new = _key_table([m.values(rows, "new", key) for m, rows in seen], key).slice(first)
+    old = _key_table([m.values(rows, "old", key) for m, rows in seen], key).slice(first)
+    absent = np.zeros((len(op), len(names)), np.uint8)
+    start = 0
+    for mapping, rows in seen:
+        for at, name in enumerate(names):
+            absent[start : start + rows.num_rows, at] = mapping.absent(rows, name)
+        start += rows.num_rows
+    keys = pa.concat_tables([new, old])
+    return KeyIndex(first, len(truncates) > 0, op[first:], keys, names, absent[first:])
+
+
+def duplicate_key(target: LakeTable, key: pa.Table) -> UniqueViolationError:
+    """PostgreSQL's error for a key that exists already; ``key`` has one row."""
+    row = key.to_pylist()[0]
+    names = ", ".join(target.key)
+    values = ", ".join(str(row[name]) for name in target.key)
+    return UniqueViolationError(
+        f'duplicate key value violates unique constraint "{target.name}_pkey"',
+        detail=f"Key ({names})=({values}) already exists.",
+    )
+
+
+def _codes(
+    index: KeyIndex, keys: pa.Table, codes: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Codes of the new and of the old keys, -1 where a change has none that matters."""
+    if codes is None:
+        codes = row_codes(keys.columns) if keys.num_rows else np.zeros(0, np.int64)
+    count = len(index.op)
+    new, old = codes[:count].copy(), codes[count : 2 * count].copy()
+    new[(index.op != OP_INSERT) & (index.op != OP_UPDATE)] = -1
+    has_old = pc.is_valid(index.old_keys.column(0)).to_numpy()
+    updated = index.op == OP_UPDATE
+    old[~((index.op == OP_DELETE) | (updated & has_old & (old != new)))] = -1
+    return new, old
+
+
+def _size(new: NDArray[np.int64], old: NDArray[np.int64]) -> int:
+    return max(int(new.max(initial=-1)), int(old.max(initial=-1))) + 1
+
+
+_OPS = np.array([OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE], np.uint8)
+
+
+def changes_op(rows: pa.RecordBatch) -> NDArray[np.uint8]:
+    """The changes' ops, as net.py has them."""
+    places = pc.index_in(rows.column("op"), value_set=pa.array(list("IUDT")))
+    chosen: NDArray[np.uint8] = _OPS[places.to_numpy()]
+    return chosen
+
+
+def _key_table(pieces: list[list[pa.Array]], names: list[str]) -> pa.Table:
+    return pa.concat_tables([pa.table(columns, names=names) for columns in pieces])

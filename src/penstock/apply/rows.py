@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published rows as rows of the target: columns by name, values as the target's types hold them.
+
+In:   record batches of the change schema, under one version of the relation's definition.
+Out:  columns in the target's order and types; for updates, which of them are absent.
+
+A column of the target that the publisher does not send stays as it is in an update, and gets its
+default (null without one) in an insert.  A column that an UPDATE did not send because it is
+unchanged TOAST is absent, too, unless it belongs to the replica identity: then the old row has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.apply.values import check_convertible, check_not_null, convert
+from penstock.change.relation import Column, LakeColumn, LakeTable, Relation
+from penstock.change.types import arrow_type
+from penstock.errors import RelationMismatchError, WrongStateError
+
+
+@dataclass(frozen=True)
+class RowMapping:
+    """How rows of one published relation become rows of the target.
+
+    RelationMismatchError when the target lacks a published column, FeatureNotSupportedError when
+    a column's types cannot be converted; both when it is made.
+    """
+
+    relation: Relation
+    target: LakeTable
+    defaults: Mapping[str, pa.Scalar]
+
+    def __post_init__(self) -> None:
+        known = {column.name for column in self.target.columns}
+        missing = [f'"{c.name}"' for c in self.relation.columns if c.name not in known]
+        if missing:
+            word = "columns" if len(missing) > 1 else "column"
+            raise RelationMismatchError(
+                f'logical replication target relation "{self.target.schema}.{self.target.name}"'
+                f" is missing replicated {word}: {', '.join(missing)}"
+            )
+        for column, sent in self.pairs:
+            if sent is not None:
+                check_convertible(sent, column, self.name)
+
+    @cached_property
+    def pairs(self) -> list[tuple[LakeColumn, Column | None]]:
+        """Each column of the target with the published column that it gets values from."""
+        sent = {column.name: column for column in self.relation.columns}
+        return [(column, sent.get(column.name)) for column in self.target.columns]
+
+    @property
+    def name(self) -> str:
+        """The target's qualified name, for errors."""
+        return f"{self.target.schema}.{self.target.name}"
+
+    def new_rows(self, rows: pa.RecordBatch) -> pa.Table:
+        """The new rows, in the target's columns; null where a change has none.
+
+        NotNullViolationError, and what ``convert`` raises.  WrongStateError when an inserted row
+        lacks a column.
+        """
+        inserted = pc.equal(rows.column("op"), "I")
+        has_new = pc.is_valid(rows.column("new"))
+        columns = []
+        for column, sent in self.pairs:
+            if sent is None:
+                columns.append(self._default(column, inserted))
+                continue
+            values, absent = self._sent(rows, "new", sent)
+            if absent is not None and pc.any(pc.and_(absent, inserted)).as_py():
+                raise self._incomplete_insert(column.name)
+            values = convert(values, sent, column, self.name)
+            if column.not_null and values.null_count:
+                held = has_new if absent is None else pc.and_not(has_new, absent)
+                check_not_null(values, held, column, self.target.name)
+            columns.append(values)
+        return pa.table(columns, names=[column.name for column in self.target.columns])
+
+    def values(
+        self, rows: pa.RecordBatch, side: Literal["old", "new"], names: Sequence[str]
+    ) -> list[pa.Array]:
+        """These published columns of the old or new rows, converted; null where absent."""
+        pairs = {column.name: (column, sent) for column, sent in self.pairs}
+        arrays = []
+        for name in names:
+            column, sent = pairs[name]
+            assert sent is not None  # the caller checked that it is published
+            arrays.append(convert(self._sent(rows, side, sent)[0], sent, column, self.name))
+        return arrays
+
+    def absent(self, rows: pa.RecordBatch, name: str) -> NDArray[np.uint8]:
+        """1 for each change whose new row does not say what this column is."""
+        sent = {column.name: column for column in self.relation.columns}.get(name)
+        if sent is None:
+            mask = pc.equal(rows.column("op"), "U")
+        else:
+            mask = None if self.in_old_row(sent) else unchanged(rows, name)
+        if mask is None:
+            return np.zeros(rows.num_rows, np.uint8)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), np.uint8)
+
+    def in_old_row(self, sent: Column) -> bool:
+        """Whether the old row has this column's value when the new row leaves it out."""
+        return sent.key or self.relation.identity == "f"
+
+    def _sent(
+        self, rows: pa.RecordBatch, side: str, sent: Column
+    ) -> tuple[pa.Array, pa.Array | None]:
+        """A column's values as they were sent, and which of them are absent, if any are."""
+        values = struct_field(rows.column(side), sent.name)
+        absent = unchanged(rows, sent.name) if side == "new" else None
+        if absent is None or not self.in_old_row(sent):
+            return values, absent
+        return pc.if_else(absent, struct_field(rows.column("old"), sent.name), values), None
+
+    def _incomplete_insert(self, name: str) -> WrongStateError:
+        return WrongStateError(
+            f'the publisher did not send column "{name}" of a row inserted into "{self.name}"',
+            detail="An UPDATE moved the row into the publication's row filter, and PostgreSQL"
+            " does not log an unchanged out-of-line value.",
+            hint="Set REPLICA IDENTITY FULL for the table on the publisher, then copy the table"
+            " again.",
+        )
+
+    def _default(self, column: LakeColumn, inserted: pa.Array) -> pa.Array:
+        wanted = arrow_type(column.type_oid, column.typmod)
+        value = pc.cast(self.defaults.get(column.name, pa.scalar(None, wanted)), wanted)
+        values = pa.repeat(value, len(inserted))
+        if column.not_null:
+            check_not_null(values, inserted, column, self.target.name)
+        return values
+
+
+def struct_field(struct: pa.StructArray, name: str) -> pa.Array:
+    """A field of a struct, null where the struct is."""
+    return pc.struct_field(struct, [struct.type.get_field_index(name)])
+
+
+def unchanged(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    """Which changes name this column as unchanged; None when none does."""
+    lists = rows.column("unchanged")
+    if lists.null_count == len(lists):
+        return None
+    hits = pc.filter(pc.list_parent_indices(lists), pc.equal(lists.flatten(), name))
+    if not len(hits):
+        return None
+    mask = np.zeros(rows.num_rows, np.bool_)
+    mask[hits.to_numpy()] = True
+    return pa.array(mask)
+
+
+def unchanged_names(rows: pa.RecordBatch) -> set[str]:
+    """The columns that some change names as unchanged."""
+    lists = rows.column("unchanged")
+    return set() if lists.null_count == len(lists) else set(pc.unique(lists.flatten()).to_pylist())

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a published column as values of the target's column.
+
+PostgreSQL's subscriber sends a value's text through the input function of the target's type.  Here
+the pairs of types where that can be done exactly on columns are converted; any other pair is
+refused before anything is changed.
+
+    publisher            target               how
+    -------------------  -------------------  --------------------------------------------------
+    same type            same type            as it is; a shorter varchar or char is checked
+    int2, int4, int8     int2, int4, int8     value, range checked
+    int*                 numeric, float*      value, range checked
+    int*, bool           text, varchar        PostgreSQL's text form
+    float4               float8               through the text form: 1.1 stays 1.1
+    numeric              numeric              rounded half away from zero, range checked
+    text, varchar, char  int*                 parsed
+    date                 timestamp            midnight
+    any that is text     text, varchar        the text form that the lake holds anyway
+    an enum or domain    an enum or domain    the text form
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.change import types
+from penstock.change.relation import Column, LakeColumn
+from penstock.errors import (
+    FeatureNotSupportedError,
+    InvalidTextError,
+    NotNullViolationError,
+    ValueNotHeldError,
+)
+
+_TEXTS = {types.TEXT, types.VARCHAR, types.BPCHAR, types.CHAR, types.NAME}
+_INTS = {types.INT2: "smallint", types.INT4: "integer", types.INT8: "bigint"}
+_FLOATS = {types.FLOAT4, types.FLOAT8}
+_FIRST_USER_OID = 16384
+
+
+def check_convertible(source: Column, target: LakeColumn, relation: str) -> None:
+    """FeatureNotSupportedError (0A000) when values of these types are not converted here."""
+    if not _convertible(source.type_oid, target.type_oid):
+        raise FeatureNotSupportedError(
+            f'column "{target.name}" of "{relation}" has another type on the publisher',
+            detail=f"Values of the type with OID {source.type_oid} are not converted to the type"
+            f" with OID {target.type_oid} by the lake.",
+            hint="Give the lake's column the publisher's type.",
+        )
+
+
+def convert(values: pa.Array, source: Column, target: LakeColumn, relation: str) -> pa.Array:
+    """Convert a column; ``relation`` names the target in errors.
+
+    ValueNotHeldError (22003, 22001) for a value outside the target's type, InvalidTextError
+    (22P02) for a text that the target's type does not accept.
+    """
+    same = (source.type_oid, source.typmod) == (target.type_oid, target.typmod)
+    if same:
+        return values
+    wanted = types.arrow_type(target.type_oid, target.typmod)
+    try:
+        converted = _converted(values, source.type_oid, target.type_oid, wanted)
+    except pa.ArrowInvalid as error:
+        raise _value_error(error, source, target, relation) from error
+    if target.type_oid in (types.VARCHAR, types.BPCHAR) and target.typmod >= 4:
+        return _limited(converted, target, relation)
+    return converted
+
+
+def check_not_null(values: pa.Array, sent: pa.Array | None, target: LakeColumn, table: str) -> None:
+    """NotNullViolationError when a value that was sent is null where the target forbids it."""
+    nulls = pc.is_null(values)
+    if sent is not None:
+        nulls = pc.and_(nulls, sent)
+    if pc.any(nulls).as_py():
+        raise NotNullViolationError(
+            f'null value in column "{target.name}" of relation "{table}"'
+            " violates not-null constraint"
+        )
+
+
+def _convertible(source: int, target: int) -> bool:
+    if source == target:
+        return True
+    if source >= _FIRST_USER_OID and target >= _FIRST_USER_OID:
+        return True
+    if target in _TEXTS:
+        held_as_text = pa.types.is_string(types.arrow_type(source, -1))
+        return held_as_text or source in _INTS or source == types.BOOL
+    if target in _INTS:
+        return source in _INTS or source in _TEXTS
+    if target == types.NUMERIC or target in _FLOATS:
+        return source in _INTS or (source, target) == (types.FLOAT4, types.FLOAT8)
+    return (source, target) == (types.DATE, types.TIMESTAMP)
+
+
+def _converted(values: pa.Array, source: int, target: int, wanted: pa.DataType) -> pa.Array:
+    if values.type == wanted:
+        return values
+    if source == types.BOOL and target in _TEXTS:
+        return pc.if_else(values, "t", "f")
+    if source == types.FLOAT4 and target == types.FLOAT8:
+        return pc.cast(pc.cast(values, pa.string()), wanted)
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(wanted):
+        values = pc.cast(values, pa.decimal128(19, 0))  # then by value, not by type, as below
+    if pa.types.is_decimal(values.type) and pa.types.is_decimal(wanted):
+        rounded = pc.round(values, wanted.scale, round_mode="half_towards_infinity")
+        return pc.cast(rounded, wanted)
+    return pc.cast(values, wanted)
+
+
+def _value_error(
+    error: pa.ArrowInvalid, source: Column, target: LakeColumn, relation: str
+) -> Exception:
+    where = f'column "{target.name}" of "{relation}"'
+    if source.type_oid in _TEXTS:
+        message = f"invalid input syntax for type {_INTS[target.type_oid]}"
+        return InvalidTextError(message, detail=str(error), where=where)
+    name = _INTS.get(target.type_oid)
+    message = f"value is out of range for type {name}" if name else "numeric field overflow"
+    return ValueNotHeldError(message, detail=str(error), where=where)
+
+
+def _limited(values: pa.Array, target: LakeColumn, relation: str) -> pa.Array:
+    """Texts that fit varchar(n) or char(n); for the latter filled up with blanks."""
+    limit = target.typmod - 4
+    blank_padded = target.type_oid == types.BPCHAR
+    text = pc.utf8_rtrim_whitespace(values) if blank_padded else values
+    if pc.any(pc.greater(pc.utf8_length(text), limit)).as_py():
+        kind = "character" if blank_padded else "character varying"
+        raise ValueNotHeldError(
+            f"value too long for type {kind}({limit})",
+            where=f'column "{target.name}" of "{relation}"',
+            sqlstate="22001",
+        )
+    return pc.utf8_rpad(text, limit) if blank_padded else text

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch does to a table without a key: rows are counted by their whole content.
+
+In:   a batch whose relation has replica identity full, and ``count``, which says how many rows of
+      the target equal each of some rows.
+Out:  rows to delete, each with all its equals, and rows to insert; so one MERGE does it.
+
+Every row content has a counter; the changes are played on the counters in commit order:
+
+    I   new + 1
+    D   old - 1                  skipped when the counter is 0: the row is missing
+    U   old - 1, new + 1         skipped when old's counter is 0
+
+A content that ends with fewer rows than it had loses all of them, and the ones that remain are
+inserted again, as they are in the target: Delta cannot delete one of several equal rows.  NULL
+equals NULL, NaN equals NaN.  The contents of one batch are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.apply.batch import TableBatch
+from penstock.apply.codes import row_codes
+from penstock.apply.keyed import DELETE, Mappings, changes_op, source_schema
+from penstock.apply.net import INSERT, OP_DELETE, OP_INSERT, OP_TRUNCATE, OP_UPDATE
+from penstock.change.relation import LakeTable
+from penstock.pgoutput.compiled import compiled
+
+Ints = NDArray[np.int64]
+
+Fetch = Callable[[pa.Table], pa.Table]
+"""Rows (distinct; columns that the publisher sends) -> all the target's equal rows, whole, with a
+column ``at``: the place of the row asked for."""
+
+
+@dataclass(frozen=True)
+class WholeSource:
+    """Rows for one MERGE, in ``source_schema``: ops DELETE (matched by ``columns``) and INSERT."""
+
+    table: pa.Table
+    columns: list[str]
+
+    @property
+    def deletes(self) -> pa.Table:
+        """The rows that delete their equals."""
+        return self.table.filter(pa.array(self.table.column("op").to_numpy() == DELETE))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The changes after the last TRUNCATE: new rows in the target's columns, old rows' contents."""
+
+    truncated: bool
+    op: NDArray[np.uint8]
+    new: pa.Table
+    old: pa.Table
+
+
+def whole_source(
+    batch: TableBatch, target: LakeTable, mappings: Mappings, empty: bool, fetch: Fetch
+) -> WholeSource:
+    """Play a batch; ``empty`` says that the table has no rows by then."""
+    everywhere = set.intersection(*({c.name for c in relation.columns} for relation in mappings))
+    columns = [column.name for column in target.columns if column.name in everywhere]
+    rows = _read(batch, mappings, columns)
+    count = len(rows.op)
+    codes = row_codes(pa.concat_tables([rows.new.select(columns), rows.old]).columns)
+    new, old = codes[:count], codes[count:]
+    leaves = (rows.op == OP_DELETE) | (rows.op == OP_UPDATE)
+    asked, place = np.unique(old[leaves], return_index=True)
+    contents = rows.old.take(pa.array(np.flatnonzero(leaves)[place]))
+    found = fetch(contents) if len(asked) and not (empty or rows.truncated) else None
+    before = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    if found is not None:
+        owner = asked[found.column("at").to_numpy()]
+        np.add.at(before, owner, 1)
+    after = before.copy()
+    _play(rows.op, old, new, after)
+    pieces = [_more(rows, new, after - before)]
+    deleted = contents.slice(0, 0)
+    if found is not None:
+        fewer = after < before
+        deleted = contents.filter(pa.array(fewer[asked]))
+        again = fewer[owner] & (_rank(owner) < after[owner])
+        pieces.append(found.filter(pa.array(again)).select(rows.new.column_names))
+    return WholeSource(_source(target, deleted, pa.concat_tables(pieces)), columns)
+
+
+@compiled
+def _play(op: NDArray[np.uint8], old: Ints, new: Ints, counters: Ints) -> None:
+    for i in range(len(op)):
+        if op[i] != OP_INSERT:
+            if counters[old[i]] == 0:
+                continue
+            counters[old[i]] -= 1
+        if op[i] != OP_DELETE:
+            counters[new[i]] += 1
+
+
+def _read(batch: TableBatch, mappings: Mappings, columns: list[str]) -> _Rows:
+    ops, new, old = [], [], []
+    for relation, rows in batch.read(["old", "new", "unchanged"]):
+        mapping = mappings[relation]
+        ops.append(changes_op(rows))
+        new.append(mapping.new_rows(rows))
+        old.append(pa.table(mapping.values(rows, "old", columns), names=columns))
+    op = np.concatenate(ops)
+    truncates = np.flatnonzero(op == OP_TRUNCATE)
+    first = int(truncates[-1]) + 1 if len(truncates) else 0
+    return _Rows(
+        len(truncates) > 0,
+        op[first:],
+        pa.concat_tables(new).slice(first),
+        pa.concat_tables(old).slice(first),
+    )
+
+
+def _more(rows: _Rows, new: Ints, gained: Ints) -> pa.Table:
+    """A row for each that a content has gained: the last ones that were sent."""
+    puts = np.flatnonzero(rows.op != OP_DELETE)[::-1]
+    owner = new[puts]
+    chosen = puts[_rank(owner) < gained[owner]]
+    return rows.new.take(pa.array(np.sort(chosen)))
+
+
+def _rank(owner: Ints) -> Ints:
+    """For each place, how many earlier places have the same owner."""
+    order = np.argsort(owner, kind="stable")
+    ordered = owner[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(owner) else order
+    rank = np.empty(len(owner), np.int64)
+    sizes = np.diff(np.r_[starts, len(owner)])
+    rank[order] = np.arange(len(owner)) - np.repeat(starts, sizes)
+    return rank
+
+
+def _source(target: LakeTable, deleted: pa.Table, inserted: pa.Table) -> pa.Table:
+    schema = source_schema(target, [])
+    columns = [
+        pa.array(np.r_[np.full(len(deleted), DELETE), np.full(len(inserted), INSERT)], pa.int8())
+    ]
+    for column, field in zip(target.columns, list(schema)[1:], strict=True):
+        given = column.name in deleted.column_names
+        old = deleted.column(column.name) if given else pa.nulls(len(deleted), field.type)
+        chunks = old.chunks if isinstance(old, pa.ChunkedArray) else [old]
+        columns.append(
+            pa.chunked_array([*chunks, *inserted.column(column.name).chunks], field.type)
+        )
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL as our publisher: connection, start-up contract, receiver, copy reader."""

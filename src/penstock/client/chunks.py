@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages on their way from the connection to staging: cut at commits, bounded in size.
+
+In:   pgoutput messages, one at a time, from the receiving thread.
+Out:  chunks of whole transactions for the staging thread; a transaction larger than MAX_CHUNK
+      comes as several chunks, of which only the last ends with its Commit.
+
+The queue has a limit in bytes.  It never refuses a chunk: the receiving thread stops reading
+while the queue is ``full``, so it holds at most the limit and what libpq had read already.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.pgoutput.compiled import Bytes, Ints
+from penstock.pgoutput.messages import BEGIN, COMMIT, commit_end_lsn
+
+MAX_CHUNK = 32 * 1024 * 1024
+"""Bytes.  Some 300,000 rows: large enough that the cost of a segment is nothing beside them,
+small enough that decoding it needs some 100 MB."""
+
+QUEUE_LIMIT = 256 * 1024 * 1024
+"""Bytes that wait for staging before the receiver stops reading."""
+
+
+@dataclass
+class Chunk:
+    """Messages one after the other; message i ends at ``ends[i]`` and begins where i-1 ends."""
+
+    messages: bytearray = field(default_factory=bytearray)
+    ends: array[int] = field(default_factory=lambda: array("q"))
+
+    def framed(self) -> tuple[Bytes, Ints]:
+        """The buffer and the n + 1 offsets that the decoder takes."""
+        offsets = np.zeros(len(self.ends) + 1, np.int64)
+        offsets[1:] = self.ends
+        return np.frombuffer(self.messages, np.uint8), offsets
+
+
+class ChunkBuilder:
+    """Collects messages and cuts chunks; one thread.
+
+    ``inside``: a transaction has begun and not ended.  ``committed_lsn``: the end of the last
+    transaction that has ended, 0 before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.inside = False
+        self.committed_lsn = 0
+        self._chunk = Chunk()
+        self._commit_bytes = 0
+        self._commit_messages = 0
+
+    def add(self, frame: memoryview, begin: int) -> bool:
+        """Add the message that starts at ``begin`` in a frame; whether it is time to cut."""
+        chunk = self._chunk
+        chunk.messages += frame[begin:]
+        chunk.ends.append(len(chunk.messages))
+        letter = frame[begin]
+        if letter == COMMIT:
+            self.inside = False
+            self.committed_lsn = commit_end_lsn(frame, begin)
+            self._commit_bytes = len(chunk.messages)
+            self._commit_messages = len(chunk.ends)
+        elif letter == BEGIN:
+            self.inside = True
+        return len(chunk.messages) >= MAX_CHUNK
+
+    @property
+    def size(self) -> int:
+        """Bytes that were added and not cut."""
+        return len(self._chunk.messages)
+
+    def cut(self) -> Chunk | None:
+        """The messages up to the last Commit, or all of them when they are too many; else None."""
+        chunk = self._chunk
+        if not self._commit_messages:
+            if len(chunk.messages) < MAX_CHUNK:
+                return None
+            self._chunk = Chunk()
+            return chunk
+        rest = Chunk(
+            chunk.messages[self._commit_bytes :],
+            array("q", [end - self._commit_bytes for end in chunk.ends[self._commit_messages :]]),
+        )
+        del chunk.messages[self._commit_bytes :]
+        del chunk.ends[self._commit_messages :]
+        self._chunk = rest
+        self._commit_bytes = self._commit_messages = 0
+        return chunk
+
+
+class ChunkQueue:
+    """Chunks in order, from one thread to another."""
+
+    def __init__(self, limit: int = QUEUE_LIMIT) -> None:
+        self._limit = limit
+        self._chunks: deque[Chunk] = deque()
+        self._size = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be put in for now."""
+        with self._changed:
+            return self._size >= self._limit
+
+    def put(self, chunk: Chunk) -> None:
+        """Add a chunk at the end."""
+        with self._changed:
+            self._chunks.append(chunk)
+            self._size += len(chunk.messages)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let ``take`` return None, also when chunks are left: their transactions come again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def take(self, linger: Callable[[], float] = lambda: 0.0) -> Chunk | None:
+        """Wait for chunks and take those that are there as one, up to about MAX_CHUNK bytes.
+
+        ``linger`` is asked when there is one: so many seconds it waits for more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or bool(self._chunks))
+            self._changed.wait_for(lambda: self._closed or self._size >= MAX_CHUNK, linger())
+            if self._closed:
+                return None
+            taken = [self._chunks.popleft()]
+            size = len(taken[0].messages)
+            while self._chunks and size + len(self._chunks[0].messages) <= MAX_CHUNK:
+                taken.append(self._chunks.popleft())
+                size += len(taken[-1].messages)
+            self._size -= size
+        return taken[0] if len(taken) == 1 else _joined(taken)
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    whole = Chunk()
+    for chunk in chunks:
+        begin = len(whole.messages)
+        whole.messages += chunk.messages
+        whole.ends.extend((np.frombuffer(chunk.ends, np.int64) + begin).tolist())
+    return whole

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The staging thread: chunks of messages become durable segments.
+
+In:   chunks from the receiving thread, in order.
+Out:  segments in the staging log; after each, ``staged`` is called, so that it can be confirmed.
+
+While the reader of the log has segments to apply, the thread waits LINGER before it takes what
+has arrived: a busy reader gains nothing from a segment for each commit, it has more files to
+open.  With nothing to apply it takes a commit at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from penstock.client.chunks import ChunkQueue
+from penstock.pgoutput.decode import Decoder
+from penstock.staging.log import StagingLog
+
+LINGER = 0.1
+"""Seconds.  An apply batch takes one or more, so it has ten segments or so to read, not hundreds;
+a synchronous commit on the publisher waits that much longer while apply is busy."""
+
+
+class Stager:
+    """Runs until its queue is closed or something fails; ``failed`` gets the error then."""
+
+    def __init__(
+        self,
+        queue: ChunkQueue,
+        log: StagingLog,
+        applied: Callable[[], int],
+        staged: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._queue = queue
+        self._log = log
+        self._applied = applied
+        self._staged = staged
+        self._failed = failed
+        self._decoder = Decoder()
+        self._thread = threading.Thread(target=self._run, name="stager", daemon=True)
+
+    def start(self, after_lsn: int) -> None:
+        """Start the thread; transactions that committed before ``after_lsn`` are left out."""
+        self._decoder = Decoder(after_lsn)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for its end, if it was started; the queue must be closed."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._stage_next():
+                self._staged()
+        except Exception as error:  # noqa: BLE001 -- it ends the receiver, who raises it
+            self._failed(error)
+
+    def _stage_next(self) -> bool:
+        chunk = self._queue.take(self._linger)
+        if chunk is None:
+            return False
+        self._log.append(self._decoder.feed(*chunk.framed()))
+        return True
+
+    def _linger(self) -> float:
+        return LINGER if self._log.segments(self._applied()) else 0.0

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's secret, and the guarded functions that take it.
+
+In a client's own session the node must move table versions and write commit records inside the
+client's transaction, with the client's rights.  The functions that do so run with the rights of
+the schema's owner, and ask for a secret that only the node knows: 256 random bits in the file
+``secret`` of the home, whose SHA-256 is in the control database.
+
+Calls are values: ``sql`` with ``$1`` placeholders, and parameters as text.  Run ``hide_parameters``
+first in each transaction: it takes away from the client the two ways to see bind parameters
+(an error's context, and the plan in a LOG message) until the transaction ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.control.connect import ControlConnection
+
+
+@dataclass(frozen=True)
+class Call:
+    """One statement for the client's session; parameters stay out of its repr."""
+
+    sql: str
+    parameters: tuple[str | None, ...] = field(default=(), repr=False)
+
+
+HIDE_PARAMETERS = Call(
+    "SELECT pg_catalog.set_config('log_parameter_max_length_on_error', '0', true),"
+    " pg_catalog.set_config('debug_print_plan', 'off', true)"
+)
+"""First statement of ours in a transaction of a client that will carry the secret."""
+
+NODE_AND_XID = Call("SELECT id::text, pg_catalog.pg_current_xact_id()::text FROM penstock.node")
+"""What commits.commit_metadata and commits.commit_record need; gives the transaction its xid."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Builds the guarded calls with the node's secret."""
+
+    secret: str = field(repr=False)
+
+    def lock_tables(self, relids: Iterable[int]) -> Call:
+        """Lock rows of table_version; gives relid, location, version, sole_writer by relid."""
+        array = "{" + ",".join(str(relid) for relid in relids) + "}"
+        return Call("SELECT * FROM penstock.lock_tables($1, $2::oid[])", (self.secret, array))
+
+    def set_table_version(
+        self, relid: int, version: int | None, sole_writer: str | None = None
+    ) -> Call:
+        """Move a table to a Delta version; 42P01 when the relation is not a lake table."""
+        return Call(
+            "SELECT penstock.set_table_version($1, $2::oid, $3::bigint, $4)",
+            (self.secret, str(relid), None if version is None else str(version), sole_writer),
+        )
+
+    def set_table_columns(self, relid: int) -> Call:
+        """Record that the Delta table now has the columns that the relation has."""
+        return Call("SELECT penstock.set_table_columns($1, $2::oid)", (self.secret, str(relid)))
+
+    def emit_commit(self, record: Mapping[str, Any]) -> Call:
+        """Write the commit record (commits.commit_record makes it)."""
+        return Call(
+            "SELECT penstock.emit_commit($1, $2::jsonb)",
+            (self.secret, json.dumps(record, separators=(",", ":"))),
+        )
+
+    def set_subscription_option(
+        self, subid: int, *, create_tables: bool, schema_changes: str
+    ) -> Call:
+        """Keep our own options of a subscription; DROP SUBSCRIPTION removes them."""
+        return Call(
+            "SELECT penstock.set_subscription_option($1, $2::oid, $3::boolean, $4)",
+            (self.secret, str(subid), str(create_tables).lower(), schema_changes),
+        )
+
+
+def node_secret(path: Path) -> str:
+    """Read the secret of a home, or make one (mode 0600, durable on return)."""
+    if not path.exists():
+        write_private(path, secrets.token_hex(32) + "\n")
+    return path.read_text(encoding="ascii").strip()
+
+
+def register_secret(conn: ControlConnection, secret: str) -> None:
+    """Make this secret the one that the guarded functions ask for; ``conn`` is a superuser's."""
+    conn.execute(
+        "INSERT INTO penstock.guard (secret_hash) VALUES (%s)"
+        " ON CONFLICT (only_row) DO UPDATE SET secret_hash = excluded.secret_hash",
+        [hashlib.sha256(secret.encode()).digest()],
+    )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

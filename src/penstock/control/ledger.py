@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: ``penstock.commit``, one row for each commit of the lake, in the order of the WAL.
+
+In:   the control database's own WAL, through the slot ``penstock_ledger`` (ledger_stream.py).
+Out:  rows of ``penstock.commit``; then feedback, which lets the WAL go.
+
+Each transaction with a message of prefix ``penstock`` becomes one row exactly once: the position
+is the highest ``lsn`` of the table itself, so row and position are one insert, and what the slot
+sends again after a restart is skipped.
+
+The slot is made by ``migrate``, before anything can commit, so the ledger starts at the beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from penstock.control.address import ControlAddress
+from penstock.control.connect import ControlConnection, connect
+from penstock.control.ledger_stream import (
+    FEEDBACK_INTERVAL_S,
+    LEDGER_NAME,
+    LedgerEntry,
+    LedgerStream,
+)
+from penstock.errors import ConnectionLostError
+from penstock.lsn import format_lsn, parse_lsn
+
+_log = logging.getLogger(__name__)
+
+
+def prepare_ledger(conn: ControlConnection) -> None:
+    """Make the publication and the slot when they are missing; ``conn`` is a superuser's.
+
+    A slot that went missing while the ledger has rows leaves a gap, which is logged.
+    """
+    if not _exists(conn, "SELECT FROM pg_publication WHERE pubname = %s"):
+        conn.execute(f"CREATE PUBLICATION {LEDGER_NAME}")
+    if not _exists(conn, "SELECT FROM pg_replication_slots WHERE slot_name = %s"):
+        if last_entry(conn):
+            _log.warning(
+                'replication slot "%s" was missing: the ledger has no commits between %s and now',
+                LEDGER_NAME,
+                format_lsn(last_entry(conn)),
+            )
+        conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [LEDGER_NAME])
+
+
+def _exists(conn: ControlConnection, query: str) -> bool:
+    return conn.execute(query.encode(), [LEDGER_NAME]).fetchone() is not None
+
+
+def last_entry(conn: ControlConnection) -> int:
+    """The highest LSN in the ledger, 0 when it is empty."""
+    row = conn.execute("SELECT coalesce(max(lsn), '0/0')::text FROM penstock.commit").fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
+class Ledger:
+    """Follows the WAL; one instance, run by one thread."""
+
+    def __init__(
+        self, address: ControlAddress, feedback_interval: float = FEEDBACK_INTERVAL_S
+    ) -> None:
+        self._address = address
+        self._feedback_interval = feedback_interval
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow until ``stop`` is set, which is noticed within a second.
+
+        ConnectionLostError when the server goes away; calling it again continues.
+        """
+        with connect(self._address, application_name="penstock ledger") as conn:
+            with LedgerStream(self._address, self._feedback_interval) as stream:
+                try:
+                    self._follow(conn, stream, stop)
+                except psycopg.OperationalError as error:
+                    raise ConnectionLostError(
+                        "the ledger lost its connection to the control database",
+                        detail=str(error).strip(),
+                    ) from error
+
+    def _follow(self, conn: ControlConnection, stream: LedgerStream, stop: threading.Event) -> None:
+        last = last_entry(conn)
+        for entry in stream.entries(stop):
+            if entry.lsn > last:
+                store(conn, entry)
+                last = entry.lsn
+
+
+def store(conn: ControlConnection, entry: LedgerEntry) -> None:
+    """Insert one entry; durable on return."""
+    conn.execute(
+        "INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
+        " VALUES (%s::pg_lsn, %s::pg_lsn, %s::xid8, %s, %s, %s, %s, %s)",
+        [
+            format_lsn(entry.lsn),
+            format_lsn(entry.end_lsn),
+            entry.xid,
+            entry.time,
+            entry.purpose,
+            entry.origin,
+            Jsonb(entry.tables),
+            Jsonb(entry.ddl),
+        ],
+    )

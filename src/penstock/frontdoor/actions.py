@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the front door does with one statement; the router decides, the session carries it out.
+
+A statement is relayed to the session's own control connection, run on the lake, or refused
+(the router raises a PenstockError, and nothing was changed).  Hooks get the session's backend:
+what they ask there runs in the client's own transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+Row = tuple[str | None, ...]
+
+
+class Backend(Protocol):
+    """The session's own connection to the control database.
+
+    ``transaction_status`` is that of the last ReadyForQuery: I idle, T in a block, E failed; but T
+    too in an open pipeline, or a text of several statements, that has done work of the client.
+    ``query`` runs one statement of ours there: in the client's transaction when there is one (or
+    when a pipeline is open), otherwise in one of its own.  Parameters and results are text.
+    It raises a PenstockError with the fields of the ErrorResponse.
+    """
+
+    parameters: dict[str, str]
+
+    @property
+    def transaction_status(self) -> Literal["I", "T", "E"]:
+        """See above."""
+        ...
+
+    async def query(self, sql: str, parameters: Sequence[str | None] = ()) -> list[Row]:
+        """See above."""
+        ...
+
+
+Hook = Callable[[Backend], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Send the statement on, with ``sql`` instead of its own text when that is given.
+
+    ``before`` runs first, and its refusal is the statement's.  ``after`` runs when the statement
+    succeeded, in the same transaction; an error there undoes the statement.  ``ended`` runs when
+    that transaction has ended, with True when it committed.
+    """
+
+    sql: str | None = None
+    before: Hook | None = None
+    after: Hook | None = None
+    ended: Callable[[bool], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True)
+class RunOnLake:
+    """Spark runs the statement; ``sql`` is its text, ``relids`` the lake relations in its plan."""
+
+    sql: str
+    relids: tuple[int, ...]
+
+
+Action = Relay | RunOnLake
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A bound parameter: its type's OID, its format (0 text, 1 binary), its bytes or NULL."""
+
+    type_oid: int
+    format: Literal[0, 1]
+    value: bytes | None
+
+
+@dataclass(frozen=True)
+class LakeResult:
+    """A finished query: rows in the order of the result, one Arrow column per result column.
+
+    ``type_oids`` are PostgreSQL's types of the columns, as the control database describes them;
+    ``tag`` is the command tag, for example ``SELECT 3``.
+    """
+
+    rows: pa.Table
+    type_oids: tuple[int, ...]
+    tag: str
+
+
+class Router(Protocol):
+    """Decides what becomes of a statement."""
+
+    async def route(self, backend: Backend, sql: str, parameter_oids: Sequence[int] = ()) -> Action:
+        """The action for one statement (never several); a PenstockError refuses it."""
+        ...
+
+
+class LakeQueries(Protocol):
+    """Runs queries on lake tables, at the versions that the session's snapshot shows."""
+
+    async def run(
+        self, backend: Backend, query: RunOnLake, parameters: Sequence[Parameter], job: str
+    ) -> LakeResult:
+        """Run it; ``job`` names it for ``cancel``.  57014 when it was cancelled."""
+        ...
+
+    def cancel(self, job: str) -> None:
+        """Ask Spark to stop the query that runs under this name; nothing happens without one."""
+        ...
+
+
+class Subscriptions(Protocol):
+    """What the front door asks of the workers around subscription commands."""
+
+    async def stop(self, name: str) -> None:
+        """Stop the workers of a subscription and keep them stopped until ``wake``."""
+        ...
+
+    def wake(self, name: str) -> None:
+        """Look at pg_subscription again: this subscription may have changed, or may run again."""
+        ...

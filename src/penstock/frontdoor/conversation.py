@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of one session share: both connections, the client's state, errors.
+
+An error of a statement is reported once, and the transaction fails as PostgreSQL's would:
+
+    where the error came from              the control database ...          so we
+    -------------------------              ------------------------          -----
+    its answer to the client's message     has failed, the client knows      say nothing
+    its answer to a question of ours       has failed                        report it
+    the router, a hook, the lake           does not know                     report it, and make its
+                                                                             transaction fail
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from penstock.errors import ConnectionLostError, PenstockError
+from penstock.frontdoor.actions import Action, Router
+from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
+from penstock.frontdoor.exchange import Exchange, PipelineFailedError
+from penstock.frontdoor.lake_answer import LakeSession
+from penstock.frontdoor.link import Link
+from penstock.wire import requests, responses
+from penstock.wire.encodings import decode, encode
+from penstock.wire.framing import Framing, Message
+from penstock.wire.state import CLIENT_EVENTS, ConnectionState, Event, State
+
+
+class Conversation:
+    """One client, its control connection, and the state between them."""
+
+    def __init__(
+        self,
+        client: Link,
+        framing: Framing,
+        state: ConnectionState,
+        backend: ControlBackend,
+        router: Router,
+        lake: LakeSession,
+    ) -> None:
+        self.client = client
+        self.framing = framing
+        self.state = state
+        self.backend = backend
+        self.lake = lake
+        self._router = router
+
+    async def receive(self) -> Message | None:
+        """The client's next message; None when it has gone.  ProtocolError is FATAL."""
+        while (message := self.framing.next()) is None:
+            arrived = await self.client.receive()
+            if not arrived:
+                return None
+            self.framing.feed(arrived)
+        return message
+
+    async def settled(self) -> None:
+        """Wait for the answers to all that was sent; raises when one of them was an error.
+
+        Only then are the session's parameters known, and may we write to the client.
+        """
+        await self.backend.settle()
+        if self.backend.ended:
+            raise ConnectionLostError("the control database ended the session")
+        raise_unreported(self.backend)
+
+    async def route(self, sql: str, parameter_oids: Sequence[int] = ()) -> Action:
+        """Ask the router about one statement.  The session is settled.
+
+        Outside of a block its questions leave the transaction open, for the statement to follow.
+        """
+        backend = self.backend
+        backend.hold_open = backend.ready_status == "I"
+        try:
+            action = await self._router.route(backend, sql, parameter_oids)
+        finally:
+            backend.hold_open = False
+        raise_unreported(backend)
+        return action
+
+    @property
+    def standard_conforming_strings(self) -> bool:
+        """The session's setting, once it is settled."""
+        return self.backend.parameters.get("standard_conforming_strings", "on") == "on"
+
+    def text(self, raw: bytes) -> str:
+        """Text from the client."""
+        return decode(raw, self.backend.client_encoding)
+
+    def raw(self, text: str) -> bytes:
+        """Text as the client would send it."""
+        return encode(text, self.backend.client_encoding)
+
+    async def fail(self, error: PenstockError) -> None:
+        """Report the error of a statement and let the transaction fail; see the module's table."""
+        backend = self.backend
+        await backend.settle()
+        backend.endings.on_error()
+        if isinstance(error, PipelineFailedError) or (
+            backend.skipping and backend.unreported is None
+        ):
+            return
+        self.client.write(responses.error_response(error, "ERROR", backend.client_encoding))
+        backend.unreported = None
+        in_block = backend.ready_status == "T"
+        if not backend.skipping and (in_block or backend.executed) and not backend.ended:
+            await backend.fail_transaction()
+
+    async def finish_simple(self) -> None:
+        """End a simple query that we carried out: what is open ends, and the client is told."""
+        backend = self.backend
+        if not backend.synced:
+            await backend.sync()
+        backend.endings.on_ready(backend.ready_status)
+        await backend.endings.run_due()
+        self.client.write(responses.ready_for_query(backend.ready_status))
+
+    async def feed_copy(self, exchange: Exchange) -> None:
+        """When a statement that we carry out wants the client's rows, pass them on."""
+        await first_of(exchange.wants_rows.wait(), exchange.done.wait())
+        if not exchange.wants_rows.is_set() or exchange.done.is_set():
+            return
+        self.state.on(Event.COPY_STARTED)
+        while self.state.now is State.COPY_IN:
+            if exchange.done.is_set():
+                self.state.on(Event.FAILED)
+            elif (message := self.framing.next()) is not None:
+                await self._feed_copy_message(message)
+            else:
+                await first_of(self.client.readable(), exchange.done.wait())
+                await self._feed_copy_framing(exchange)
+
+    async def _feed_copy_framing(self, exchange: Exchange) -> None:
+        if exchange.done.is_set():
+            return
+        arrived = await self.client.receive()
+        if not arrived:
+            raise ConnectionLostError("the client has gone")
+        self.framing.feed(arrived)
+
+    async def _feed_copy_message(self, message: Message) -> None:
+        check_not_copying(self.backend, message)
+        if self.state.on(CLIENT_EVENTS[message.kind]) is State.CLOSED:
+            raise ConnectionLostError("the client has gone")
+        if message.kind in (requests.FLUSH, requests.SYNC):
+            return  # COPY ignores them
+        self.backend.pass_on(message)
+        if self.state.now is State.READY:
+            self.backend.link.write(requests.flush())  # COPY has ignored the one before its rows
+        await self.backend.link.drain()
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of these is done; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

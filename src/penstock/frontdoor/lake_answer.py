@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a query on the lake for one session, and send its rows.
+
+While Spark works, the client may cancel (``cancel``) or go away: then the query is stopped.
+Rows are encoded and sent in slices of SLICE_ROWS, waiting whenever the client is slower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from penstock.errors import ConnectionLostError, PenstockError
+from penstock.frontdoor.actions import LakeQueries, LakeResult, Parameter, RunOnLake
+from penstock.frontdoor.backend import ControlBackend
+from penstock.frontdoor.link import Link
+from penstock.wire.responses import Column
+from penstock.wire.rows import encode_rows
+
+SLICE_ROWS = 10_000
+"""Rows that are encoded between two looks at the client's speed: about 1 MB, and few ms."""
+
+CANCEL_AGAIN = 0.1
+"""Seconds between two attempts to stop a query: the first may come before Spark knows its job."""
+
+_jobs = count(1)
+
+
+class LakeSession:
+    """The lake's side of one session: at most one query at a time."""
+
+    def __init__(self, queries: LakeQueries, backend: ControlBackend, client: Link) -> None:
+        self._queries = queries
+        self._backend = backend
+        self._client = client
+        self._job: str | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether Spark works for this session."""
+        return self._job is not None
+
+    def cancel(self) -> None:
+        """Stop the query that runs; nothing happens without one."""
+        self._stop.set()
+
+    async def run(self, query: RunOnLake, parameters: Sequence[Parameter]) -> LakeResult:
+        """Run a query; 57014 when it was cancelled."""
+        job = self._job = f"penstock client query {next(_jobs)}"
+        self._stop.clear()
+        running = asyncio.ensure_future(
+            self._queries.run(self._backend, query, parameters, self._job)
+        )
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            watched: set[asyncio.Future[Any]] = {running, stopping, self._client.lost}
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            while not running.done():
+                self._queries.cancel(job)
+                await asyncio.wait({running}, timeout=CANCEL_AGAIN)
+            if self._client.lost.done():
+                raise ConnectionLostError("the client has gone")
+            return await running
+        finally:
+            stopping.cancel()
+            if not running.done():
+                self._queries.cancel(job)
+                running.cancel()
+            self._job = None
+
+
+def check_columns(result: LakeResult, columns: Sequence[Column]) -> None:
+    """The lake's columns must be those that the client was told of (XX000)."""
+    described = tuple(column.type_oid for column in columns)
+    if described != result.type_oids or len(described) != result.rows.num_columns:
+        raise PenstockError(
+            "the lake's result does not have the described columns",
+            detail=f"Types are {result.type_oids}, described were {described}.",
+        )
+
+
+async def send_rows(
+    client: Link,
+    backend: ControlBackend,
+    result: LakeResult,
+    formats: Sequence[int],
+    start: int,
+    stop: int,
+) -> None:
+    """Send rows ``start`` to ``stop`` of a result."""
+    timezone = backend.parameters.get("TimeZone", "UTC")
+    for at in range(start, stop, SLICE_ROWS):
+        rows = result.rows.slice(at, min(SLICE_ROWS, stop - at))
+        client.write(encode_rows(rows, result.type_oids, formats, timezone))
+        await client.drain()

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SELECT on lake tables: analysed by the control database, translated, run by Spark.
+
+In:   a statement that the router found to read lake tables, and its bound parameters.
+Out:  its rows as Arrow, with PostgreSQL's types of the columns.
+
+What is asked in the client's own session, in this order (each one round trip):
+
+    1  the analysed tree of the statement            names, types, casts as PostgreSQL decides them
+    2  catalog facts about what the tree names       once more for what views name
+    3  values of now(), current_user, ...            only when the statement uses them
+    4  parameters that came as text, in binary       only those that are not plain
+    5  location and version of each table            one statement, so one snapshot for all
+
+The router has already had the statement planned there, so privileges are checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.change import types
+from penstock.control.connect import ControlConnection
+from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.frontdoor.actions import Backend, LakeResult, Parameter, RunOnLake
+from penstock.frontdoor.analysis import Analyst
+from penstock.frontdoor.catalog import CatalogReader, timeout_of
+from penstock.lake.query import TableAt, cancel_query, run_query
+from penstock.sql import constants
+from penstock.sql.translate.query import Translation, translate
+from penstock.sql.translate.values import Expr, Session, literal, null
+
+_PLAIN_STYLES = {
+    "IntervalStyle": ("postgres",),
+    "DateStyle": ("ISO, MDY", "ISO, DMY", "ISO, YMD"),
+    "TimeZone": ("UTC", "Etc/UTC", "GMT"),
+    "bytea_output": ("hex",),
+}
+"""Settings under which every type's text is as the lake has it; the first is for the hint."""
+
+_ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
+_PLAIN_INTEGER = re.compile(r"-?[0-9]{1,9}\Z")
+_INTEGERS = frozenset({types.INT4, types.INT8})
+_TEXTS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR, constants.UNKNOWN})
+
+_SEND = {
+    types.BOOL: ("bool", "boolsend"),
+    types.INT2: ("int2", "int2send"),
+    types.INT4: ("int4", "int4send"),
+    types.INT8: ("int8", "int8send"),
+    types.OID: ("oid", "oidsend"),
+    types.FLOAT4: ("float4", "float4send"),
+    types.FLOAT8: ("float8", "float8send"),
+    types.NUMERIC: ("numeric", "numeric_send"),
+    types.DATE: ("date", "date_send"),
+    types.TIMESTAMP: ("timestamp", "timestamp_send"),
+    types.TIMESTAMPTZ: ("timestamptz", "timestamptz_send"),
+    types.BYTEA: ("bytea", "byteasend"),
+    constants.UUID: ("uuid", "uuid_send"),
+    constants.INTERVAL: ("interval", "interval_send"),
+    constants.TIME: ("time", "time_send"),
+    1005: ("int2[]", "array_send"),
+    1007: ("int4[]", "array_send"),
+    1016: ("int8[]", "array_send"),
+    1009: ("text[]", "array_send"),
+    1015: ("varchar[]", "array_send"),
+    1022: ("float8[]", "array_send"),
+    1182: ("date[]", "array_send"),
+    1000: ("bool[]", "array_send"),
+}
+"""Type name, and the function that writes it in binary, of parameters that may come as text."""
+
+
+class SparkQueries:
+    """``actions.LakeQueries`` on Spark.
+
+    ``spark`` gives the node's Spark session, ``lake`` is the folder of the Delta tables.
+    ``connect`` opens a superuser's connection to the control database; without it, queries in
+    read-only transactions are refused.
+    """
+
+    def __init__(
+        self,
+        spark: Callable[[], Any],
+        lake: Path,
+        connect: Callable[[], ControlConnection] | None = None,
+    ) -> None:
+        self._analyst = Analyst(connect)
+        self._spark = spark
+        self._lake = lake
+        self._catalog = CatalogReader()
+        self._cancelled: set[str] = set()
+        self._running: set[str] = set()
+
+    async def run(
+        self, backend: Backend, query: RunOnLake, parameters: Sequence[Parameter], job: str
+    ) -> LakeResult:
+        """Run one statement; see actions.LakeQueries."""
+        translation, reads, timeout = await self._prepare(backend, query, parameters)
+        self._running.add(job)
+        try:
+            rows = await self._in_spark(translation, reads, job, timeout)
+        finally:
+            self._running.discard(job)
+            self._cancelled.discard(job)
+        return LakeResult(rows, translation.type_oids, f"SELECT {rows.num_rows}")
+
+    def cancel(self, job: str) -> None:
+        """Stop a query that runs under this name."""
+        if job in self._running:
+            self._cancelled.add(job)
+            cancel_query(self._spark(), job)
+
+    async def _in_spark(
+        self, translation: Translation, reads: Sequence[TableAt], job: str, timeout: float | None
+    ) -> pa.Table:
+        work = asyncio.ensure_future(
+            asyncio.to_thread(run_query, self._spark(), translation, reads, job)
+        )
+        done, _ = await asyncio.wait([work], timeout=timeout)
+        if not done:
+            await asyncio.to_thread(cancel_query, self._spark(), job)
+            await asyncio.wait([work])
+            work.exception()
+            raise PenstockError("canceling statement due to statement timeout", sqlstate="57014")
+        if job in self._cancelled:
+            work.exception()
+            raise PenstockError("canceling statement due to user request", sqlstate="57014")
+        return work.result()
+
+    async def _prepare(
+        self, backend: Backend, query: RunOnLake, parameters: Sequence[Parameter]
+    ) -> tuple[Translation, list[TableAt], float | None]:
+        kinds = [parameter.type_oid for parameter in parameters]
+        tree = await self._analyst.tree(backend, query.sql, kinds)
+        facts, settings = await self._catalog.facts(backend, tree)
+        values = await _parameter_values(backend, parameters)
+        translation = translate(tree, facts, values, Session(settings["TimeZone"]))
+        _refuse_styles(translation, settings)
+        if any(settings[name] not in values for name, values in _PLAIN_STYLES.items()):
+            styled = await self._catalog.styled_types(backend, set(translation.type_oids))
+            _refuse_styled(styled, settings)
+        reads = await self._catalog.versions(backend, sorted(translation.tables), self._lake)
+        return translation, reads, timeout_of(settings)
+
+
+def _refuse_styled(styled: set[int], settings: dict[str, str]) -> None:
+    """Values that the lake keeps as text have the text of PostgreSQL's default settings."""
+    for name, values in _PLAIN_STYLES.items():
+        if styled and settings[name] not in values:
+            raise FeatureNotSupportedError(
+                f'{name} "{settings[name]}" is not supported for this query\'s result types',
+                hint=f"SET {name} = '{values[0]}'.",
+            )
+
+
+def _refuse_styles(translation: Translation, settings: dict[str, str]) -> None:
+    """Values are written in PostgreSQL's default styles only."""
+    oids = {types.ARRAY_ELEMENTS.get(oid, oid) for oid in translation.type_oids}
+    times = {types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ}
+    wrong = [
+        (bool(oids & times), "DateStyle", settings["DateStyle"].startswith("ISO"), "ISO"),
+        (types.BYTEA in oids, "bytea_output", settings["bytea_output"] == "hex", "hex"),
+        (
+            bool(oids & {types.FLOAT4, types.FLOAT8}),
+            "extra_float_digits",
+            int(settings["extra_float_digits"]) > 0,
+            "1",
+        ),
+        (True, "client_encoding", settings["client_encoding"] in _ENCODINGS, "UTF8"),
+    ]
+    for matters, name, fine, value in wrong:
+        if matters and not fine:
+            raise FeatureNotSupportedError(
+                f'{name} "{settings[name]}" is not supported for results from lake tables',
+                hint=f"SET {name} = '{value}'.",
+            )
+
+
+async def _parameter_values(backend: Backend, parameters: Sequence[Parameter]) -> list[Expr]:
+    contents = await _in_binary(backend, parameters)
+    return [
+        _value(parameter, content) for parameter, content in zip(parameters, contents, strict=True)
+    ]
+
+
+def _value(parameter: Parameter, content: bytes | None) -> Expr:
+    oid = parameter.type_oid
+    if content is None:
+        return null(oid)
+    if parameter.format == 0 and oid in _TEXTS:
+        value: Any = content.decode()
+    elif parameter.format == 0 and _is_plain(parameter):
+        value = int(content)
+    else:
+        value = constants.from_binary(oid, content)
+    if oid == constants.INTERVAL:
+        return Expr("", oid, value=value)
+    return literal(oid, value)
+
+
+def _is_plain(parameter: Parameter) -> bool:
+    """An integer whose text needs no help to be read."""
+    value = parameter.value or b""
+    return parameter.type_oid in _INTEGERS and bool(_PLAIN_INTEGER.match(value.decode()))
+
+
+async def _in_binary(backend: Backend, parameters: Sequence[Parameter]) -> list[bytes | None]:
+    """The parameters' bytes, in binary where their text is for PostgreSQL to read."""
+    contents = [parameter.value for parameter in parameters]
+    asked: list[int] = []
+    for at, parameter in enumerate(parameters):
+        given = parameter.value is not None and parameter.format == 0
+        if given and parameter.type_oid not in _TEXTS and not _is_plain(parameter):
+            asked.append(at)
+    if not asked:
+        return contents
+    items = [_send(parameters[at].type_oid, n) for n, at in enumerate(asked, 1)]
+    texts = [(contents[at] or b"").decode() for at in asked]
+    rows = await backend.query(f"SELECT {', '.join(items)}", texts)
+    for at, text in zip(asked, rows[0], strict=True):
+        contents[at] = bytes.fromhex(text or "")
+    return contents
+
+
+def _send(type_oid: int, number: int) -> str:
+    if type_oid not in _SEND:
+        raise FeatureNotSupportedError(
+            f"a parameter of the type with OID {type_oid} is not supported on lake tables"
+        )
+    name, send = _SEND[type_oid]
+    return f"pg_catalog.encode(pg_catalog.{send}(${number}::pg_catalog.{name}), 'hex')"

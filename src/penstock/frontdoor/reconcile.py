@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lake follows definitions: what a relayed DDL statement changed, Delta changes with it.
+
+In:   the client's own session, after a statement that changes definitions was relayed.
+Out:  Delta tables with the new columns, and the versions that make them true, in the client's
+      transaction; an error undoes the statement.
+
+    the statement changed                in the lake
+    ---------------------                -----------
+    columns of a table with a Delta      drop, rename, add, widen (lake/ddl.py), or 0A000
+      table
+    columns of a table without one       nothing: it is made with its columns at the first write
+    a table's name or schema             nothing: folders have no names
+    a table: dropped                     its folder is removed, once the transaction committed
+    constraints: new ones                its rows are looked at (lake/promises.py)
+    anything else                        nothing
+
+Order, and what is durable:
+
+    1  PostgreSQL's DDL holds ACCESS EXCLUSIVE on the table; its row in table_version is locked
+    2  the head is settled, Delta commits follow                                heads ahead
+    3  table_version, table_column and the commit record, in the transaction    nothing
+    4  the client's COMMIT                                                      everything
+
+After an abort, or a rollback to a savepoint, heads are ahead of table_version and the next writer
+restores them.  The Delta commits carry the xid of the subtransaction, if there is one: whether a
+savepoint was rolled back is known by its own xid only.  The commit record has no version ranges:
+rows were rewritten perhaps, but PostgreSQL publishes no row changes for DDL either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.change.relation import LakeTable
+from penstock.control.address import ControlAddress
+from penstock.control.commits import commit_metadata, commit_record, moved_table
+from penstock.control.connect import ControlConnection, connect
+from penstock.control.guard import HIDE_PARAMETERS, NODE_AND_XID, Call, Guard
+from penstock.errors import TableStateError
+from penstock.failpoints import Failpoint, reach
+from penstock.frontdoor.actions import Backend, Row
+from penstock.lake.columns import Definition, definition_from_json
+from penstock.lake.ddl import follow_columns
+from penstock.lake.promises import Promise, check_promises
+
+log = logging.getLogger(__name__)
+
+Ended = Callable[[bool], Awaitable[None]]
+
+_ALTERED = "SELECT * FROM penstock.altered_tables()"
+_DROPPED = """
+SELECT FROM penstock.dropped_table
+WHERE xid = pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1"""
+_PROMISES = """
+SELECT relid, kind, name, pg_catalog.to_json(columns) FROM penstock.new_promises()"""
+_VERSIONS = """
+SELECT relid, location, version, sole_writer FROM penstock.table_version
+WHERE relid = ANY ($1::pg_catalog.oid[])"""
+_ROW_XID = "SELECT xmin::pg_catalog.text FROM penstock.table_version WHERE relid = $1::oid"
+_XACT_STATUS = "SELECT pg_catalog.pg_xact_status($1::pg_catalog.xid8)"
+
+
+@dataclass(frozen=True)
+class _Altered:
+    """A table whose columns are not those that its Delta table has."""
+
+    relid: int
+    schema: str
+    name: str
+    definition: Definition
+
+
+class Reconciler:
+    """Follows definitions; one serves all sessions of a node."""
+
+    def __init__(self, spark: Any, guard: Guard, control: ControlAddress, lake_root: Path) -> None:
+        """``spark`` is the node's SparkSession."""
+        self._spark = spark
+        self._guard = guard
+        self._control = control
+        self._lake_root = lake_root
+
+    async def reconcile(self, backend: Backend) -> Ended | None:
+        """Follow what the session's transaction has changed; call it after each statement.
+
+        What it returns is to be called when the transaction has ended, with True when it
+        committed.  FeatureNotSupportedError (0A000) for what Delta cannot follow, and 23502 for a
+        new NOT NULL column of a table with rows; both before the lake was touched.  23502, 23505
+        or 0A000 when rows in the lake do not keep what a new constraint promises.
+        """
+        altered = [
+            _Altered(int(relid or 0), schema or "", name or "", definition)
+            for relid, schema, name, rewrite, columns, recorded in await backend.query(_ALTERED)
+            for definition in [definition_from_json(rewrite or "0", columns or "", recorded or "")]
+        ]
+        changed = {table.relid: table for table in altered if table.definition.differs}
+        if changed:
+            await self._follow(backend, changed)
+        await self._check_promises(backend, {table.relid: table for table in altered})
+        return self._sweep if await backend.query(_DROPPED) else None
+
+    async def _follow(self, backend: Backend, changed: dict[int, _Altered]) -> None:
+        async def call(call: Call) -> list[Row]:
+            return await backend.query(call.sql, call.parameters)
+
+        await call(HIDE_PARAMETERS)
+        locked = await call(self._guard.lock_tables(changed))
+        ((node, xid),) = await call(NODE_AND_XID)
+        moved = []
+        reach(Failpoint.DDL_RELAYED)
+        for row in locked:
+            table = self._lake_table(row, changed)
+            # An update that changes nothing: the row's xmin is now this subtransaction's xid.
+            await call(self._guard.set_table_version(table.relid, table.version, table.sole_writer))
+            ((row_xid,),) = await backend.query(_ROW_XID, [str(table.relid)])
+            metadata = commit_metadata(
+                node or "", full_xid(int(row_xid or 0), int(xid or 0)), "ddl"
+            )
+            version = await asyncio.to_thread(
+                follow_columns,
+                self._spark.newSession(),
+                table,
+                changed[table.relid].definition,
+                _status_from(backend),
+                metadata,
+            )
+            if version is not None:
+                await call(self._guard.set_table_version(table.relid, version, table.sole_writer))
+                moved.append(moved_table(table, version, [], "ddl"))
+            await call(self._guard.set_table_columns(table.relid))
+        if moved:
+            record = commit_record(node or "", xid or "", "ddl", None, moved)
+            await call(self._guard.emit_commit(record))
+
+    async def _check_promises(self, backend: Backend, altered: dict[int, _Altered]) -> None:
+        promises: dict[int, list[Promise]] = {}
+        for relid, kind, name, columns in await backend.query(_PROMISES):
+            promise = Promise(kind or "", name or "", tuple(json.loads(columns or "[]")))
+            promises.setdefault(int(relid or 0), []).append(promise)
+        if not promises:
+            return
+        array = "{" + ",".join(map(str, promises)) + "}"
+        for row in await backend.query(_VERSIONS, [array]):
+            table = self._lake_table(row, altered)
+            await asyncio.to_thread(
+                check_promises, self._spark.newSession(), table, promises[table.relid]
+            )
+
+    def _lake_table(self, row: Row, changed: dict[int, _Altered]) -> LakeTable:
+        relid, location, version, sole_writer = row
+        table = changed[int(relid or 0)]
+        if version is None:
+            raise TableStateError(f'table "{table.schema}.{table.name}" has lost its version')
+        return LakeTable(
+            relid=table.relid,
+            schema=table.schema,
+            name=table.name,
+            kind="r",
+            identity="d",
+            columns=table.definition.lake_columns,
+            key=(),
+            location=str(self._lake_root / (location or "")),
+            version=int(version),
+            sole_writer=sole_writer,
+        )
+
+    async def _sweep(self, committed: bool) -> None:
+        if committed:
+            await asyncio.to_thread(self._sweep_in_thread)
+
+    def _sweep_in_thread(self) -> None:
+        with connect(self._control, application_name="penstock drop") as conn:
+            sweep_dropped(conn, self._lake_root)
+
+
+def sweep_dropped(conn: ControlConnection, lake_root: Path) -> None:
+    """Remove the folders of tables whose drop was committed; at start, and after each such drop.
+
+    A row that another transaction sees is committed, so a drop that was undone, also by a rollback
+    to a savepoint, is not among them.
+    """
+    while _remove_one(conn, lake_root):
+        pass
+
+
+def _remove_one(conn: ControlConnection, lake_root: Path) -> bool:
+    """Remove one folder that no other session is removing; False when there is none."""
+    with conn.transaction():
+        row = conn.execute(
+            "SELECT location FROM penstock.dropped_table LIMIT 1 FOR UPDATE SKIP LOCKED"
+        ).fetchone()
+        if row is None:
+            return False
+        remove_folder(lake_root, row[0])
+        conn.execute("DELETE FROM penstock.dropped_table WHERE location = %s", [row[0]])
+    log.info("removed the Delta table %s of a dropped table", row[0])
+    return True
+
+
+def remove_folder(lake_root: Path, location: str) -> None:
+    """Remove a table's folder; TableStateError when it would not lie in the lake."""
+    folder = (lake_root / location).resolve()
+    if folder.parent != lake_root.resolve():
+        raise TableStateError(f'"{location}" is not the folder of a table')
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def full_xid(short: int, current: int) -> str:
+    """The 64-bit form of a subtransaction's 32-bit xid; ``current`` is its transaction's."""
+    full = current & ~0xFFFFFFFF | short
+    return str(full if full >= current else full + 2**32)
+
+
+def _status_from(backend: Backend) -> Callable[[str], str | None]:
+    """pg_xact_status for the thread that settles, asked in the client's session.
+
+    The table is locked, so what is in progress and ahead can only be this transaction's own
+    earlier attempt, which was undone: as good as aborted.
+    """
+    loop = asyncio.get_running_loop()
+
+    def status(xid: str) -> str | None:
+        asked = asyncio.run_coroutine_threadsafe(_first(backend, xid), loop)
+        found = asked.result()
+        return "aborted" if found == "in progress" else found
+
+    return status
+
+
+async def _first(backend: Backend, xid: str) -> str | None:
+    rows: Iterable[Row] = await backend.query(_XACT_STATUS, [xid])
+    ((status,),) = rows
+    return status

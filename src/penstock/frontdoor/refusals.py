@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the router refuses, and in which words.
+
+Every error here is 0A000 but those on what belongs to the node, which are 42501.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.frontdoor.actions import Relay
+from penstock.frontdoor.plans import Plan, PlanRelation, refuse_foreign
+from penstock.sql.commands import Command, analyzes, object_name
+from penstock.sql.commands_table import EXTENSIONS, HINTS
+
+_NODE_SCHEMA = "penstock"
+
+
+def judge_writing(plan: Plan) -> Relay:
+    """A statement that writes: relayed when it touches temporary tables only."""
+    for target in plan.targets:
+        if target.kind == "lake":
+            raise FeatureNotSupportedError(
+                "writing to lake tables is not supported yet",
+                detail=f"{target} is a table of the lake.",
+                hint="Until then the lake's tables are written by subscriptions.",
+            )
+    refuse_foreign(plan.relations)
+    for target in plan.targets:
+        if target.kind != "temporary":
+            raise read_only(target)
+    refuse_lake(plan, "a statement that writes temporary tables")
+    return Relay()
+
+
+def refuse_lake(plan: Plan, where: str) -> None:
+    """Refuse a plan that reads lake tables, or writes what is not temporary."""
+    refuse_foreign(plan.relations)
+    if plan.targets and any(target.kind != "temporary" for target in plan.targets):
+        judge_writing(plan)
+    lake = plan.of_kind("lake")
+    if lake:
+        raise FeatureNotSupportedError(
+            f"reading lake tables in {where} is not supported yet",
+            detail=f"{lake[0]} is a table of the lake.",
+        )
+
+
+def refuse_row_security(relation: PlanRelation, uses_view: bool) -> None:
+    """Refuse policies; through a view they may be those of its owner, so none is allowed there."""
+    if relation.row_security and (relation.row_security_active or uses_view):
+        raise FeatureNotSupportedError(
+            "row-level security on lake tables is not supported",
+            detail=f"Policies of {relation} would apply to this query.",
+            hint="Query the table, without a view, as a role with BYPASSRLS.",
+        )
+
+
+def refuse_node_schema(command: Command) -> None:
+    """Refuse commands on the schema penstock (42501); roles and others may have that name."""
+    tokens = command.tokens
+    of_schema = command.name.endswith(" SCHEMA")
+    for index, token in enumerate(tokens):
+        if token.name != _NODE_SCHEMA:
+            continue
+        previous = tokens[index - 1].word if index else ""
+        qualifies = index + 1 < len(tokens) and tokens[index + 1].text == "."
+        is_schema = previous == "schema" or (of_schema and previous not in _BEFORE_ROLE)
+        if qualifies or is_schema:
+            raise PenstockError(
+                'permission denied for schema "penstock"',
+                detail="It belongs to the node.",
+                sqlstate="42501",
+            )
+
+
+_BEFORE_ROLE = ("to", "authorization")
+
+
+def refuse_extension(command: Command) -> None:
+    """Refuse extensions whose functions run SQL or read tables."""
+    name = object_name(command.rest)
+    if len(name) == 1 and name[0].name not in EXTENSIONS:
+        raise FeatureNotSupportedError(
+            f'extension "{name[0].name}" is not supported',
+            detail="Its functions could read tables of the lake without their rows.",
+            hint=f"Supported extensions are {', '.join(sorted(EXTENSIONS))}.",
+        )
+
+
+def is_type_of_values(command: Command) -> bool:
+    """Whether CREATE TYPE makes an enum, composite or range type."""
+    behind = command.rest[len(object_name(command.rest)) :]
+    return bool(behind) and behind[0].word == "as"
+
+
+def refusal(command: Command) -> FeatureNotSupportedError:
+    """A command that the table refuses."""
+    return FeatureNotSupportedError(
+        f"{command.name} is not supported",
+        detail=command.reason,
+        hint=HINTS.get(command.name),
+    )
+
+
+def inside(outer: Command) -> FeatureNotSupportedError:
+    """A lake query inside of a command that PostgreSQL would run."""
+    if outer.name == "EXPLAIN" and not analyzes(outer):
+        return FeatureNotSupportedError(
+            "EXPLAIN of queries on lake tables is not supported yet",
+            detail="Spark runs such a query; PostgreSQL's plan is not the one that is used.",
+        )
+    name = "EXPLAIN ANALYZE" if outer.name == "EXPLAIN" else outer.name
+    return FeatureNotSupportedError(
+        f"{name} of queries on lake tables is not supported yet",
+        hint="Run the query itself.",
+    )
+
+
+def mixed(plan: Plan) -> FeatureNotSupportedError:
+    """A query of lake tables and of others."""
+    lake = plan.of_kind("lake")[0]
+    other = next(relation for relation in plan.relations if relation.kind != "lake")
+    return FeatureNotSupportedError(
+        "a query cannot use lake tables together with other relations",
+        detail=f"{lake} is a table of the lake, {other} is not.",
+    )
+
+
+def read_only(relation: PlanRelation) -> PenstockError:
+    """A relation that no client writes (42501)."""
+    return PenstockError(
+        f"relation {relation} cannot be written",
+        detail="Through the node only temporary tables of the control database are written.",
+        sqlstate="42501",
+    )

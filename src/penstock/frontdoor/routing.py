@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide what becomes of each statement: relayed, run on the lake, or refused.
+
+In:   one statement of a client, and the client's own session in the control database.
+Out:  an Action; a PenstockError refuses the statement, and nothing was changed.
+
+    the statement ...                                    becomes
+    -----------------                                    -------
+    names no user relation                               Relay, without asking PostgreSQL
+    is a query whose plan has no lake table              Relay
+    is a query whose plan has lake tables only           RunOnLake
+    mixes lake tables with others, or locks their rows   0A000
+    writes temporary tables, reading no lake table       Relay
+    writes anything else                                 0A000 (lake), 42501 (system)
+    contains a query (COPY, DECLARE, PREPARE, ...)       Relay if that would be, else 0A000
+    changes a definition                                 Relay, then the lake is reconciled
+    is any other command of sql/commands_table.py        as that table says
+    is no known command                                  PostgreSQL's syntax error
+
+Nothing is guessed from names: they only prove that a statement cannot reach a lake table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from penstock.errors import FeatureNotSupportedError, SqlSyntaxError
+from penstock.frontdoor.actions import Action, Backend, Relay, RunOnLake
+from penstock.frontdoor.known_names import KnownNames
+from penstock.frontdoor.plans import Plan, explain, named_relations, refuse_foreign
+from penstock.frontdoor.refusals import (
+    inside,
+    is_type_of_values,
+    judge_writing,
+    mixed,
+    read_only,
+    refusal,
+    refuse_extension,
+    refuse_lake,
+    refuse_node_schema,
+    refuse_row_security,
+)
+from penstock.sql.commands import (
+    Command,
+    inner_statement,
+    object_name,
+    parse,
+    top_level,
+    truncated_names,
+)
+from penstock.sql.commands_guards import (
+    GUARDED_NAMES,
+    check_embedded_set,
+    check_functions,
+    check_set,
+)
+from penstock.sql.commands_table import Treatment
+from penstock.sql.tokens import Kind, Token, fold
+
+_QUERY_START = re.compile(r"[\s(]*(select|with|values|table)\b")
+_WRITING_WORDS = frozenset({"insert", "update", "delete", "merge"})
+_SLOW_WORDS = GUARDED_NAMES | _WRITING_WORDS | {"into"}
+
+Ended = Callable[[bool], Awaitable[None]]
+
+
+class Reconciler(Protocol):
+    """Makes the lake follow the definitions that a transaction has changed."""
+
+    async def reconcile(self, backend: Backend) -> Ended | None:
+        """Follow the ddl_event rows of the session's transaction; an error undoes the statement.
+
+        What it returns runs when the transaction has ended, with True when it committed.
+        """
+        ...
+
+
+class SubscriptionCommands(Protocol):
+    """CREATE, ALTER and DROP SUBSCRIPTION."""
+
+    async def route(self, backend: Backend, command: Command) -> Relay:
+        """The relay of the command without our own options, with what must be done around it."""
+        ...
+
+
+class StatementRouter:
+    """The Router of the front door (actions.Router); one serves all sessions of a node."""
+
+    def __init__(
+        self, names: KnownNames, reconciler: Reconciler, subscriptions: SubscriptionCommands
+    ) -> None:
+        self.names = names
+        self._reconciler = reconciler
+        self._subscriptions = subscriptions
+
+    async def route(self, backend: Backend, sql: str, parameter_oids: Sequence[int] = ()) -> Action:
+        """The action for one statement; a PenstockError refuses it."""
+        if self._is_plainly_relayed(sql):
+            return Relay()
+        command = await _parse(backend, sql)
+        if not command.tokens:
+            return Relay()
+        check_functions(command.tokens)
+        return await self._route(backend, command, parameter_oids)
+
+    def _is_plainly_relayed(self, sql: str) -> bool:
+        """One query that names no user relation and nothing that needs a closer look."""
+        return (
+            _QUERY_START.match(fold(sql[:80])) is not None
+            and ";" not in sql.rstrip("; \t\r\n")
+            and not self.names.may_name_any(sql, _SLOW_WORDS)
+        )
+
+    async def _route(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
+        if command.name == "" or any(token.kind is Kind.BROKEN for token in command.tokens):
+            return await _refuse_unknown(backend, command)
+        treatment = command.treatment
+        if treatment is Treatment.REFUSED:
+            raise refusal(command)
+        if command.is_several:
+            raise SqlSyntaxError("cannot insert multiple commands into a prepared statement")
+        if treatment is Treatment.QUERY:
+            return await self._query(backend, command, oids)
+        if treatment is Treatment.DML:
+            return await _write(backend, command, oids)
+        if treatment is Treatment.CHECKED:
+            return await self._checked(backend, command, oids)
+        if treatment is Treatment.SUBSCRIPTION:
+            return await self._subscriptions.route(backend, command)
+        if treatment is Treatment.SETTING:
+            check = check_set if command.name == "SET" else check_embedded_set
+            check(command.rest)
+            return Relay()
+        refuse_node_schema(command)
+        return self._definition(command) if treatment is Treatment.DDL else Relay()
+
+    async def _query(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
+        identifiers = {token.name for token in command.tokens}
+        words = {token.word for token in command.tokens}
+        if _WRITING_WORDS.isdisjoint(words) and self.names.names.isdisjoint(identifiers):
+            return Relay()
+        plan = await explain(backend, command, oids)
+        if plan.targets:
+            return judge_writing(plan)
+        lake = plan.of_kind("lake")
+        refuse_foreign(plan.relations)
+        if not lake:
+            return Relay()
+        if len(lake) < len(plan.relations):
+            raise mixed(plan)
+        if plan.locks_rows:
+            raise FeatureNotSupportedError(
+                "locking rows of lake tables is not supported",
+                detail=f"The query has FOR UPDATE or FOR SHARE on {lake[0]}.",
+            )
+        uses_view = not self.names.views.isdisjoint(identifiers)
+        for relation in lake:
+            refuse_row_security(relation, uses_view)
+        return RunOnLake(command.sql, tuple(relation.oid for relation in lake))
+
+    async def _checked(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
+        """A command that contains or names a query, which must not read the lake."""
+        if command.name == "COPY":
+            return await self._copy(backend, command)
+        if command.name == "EXECUTE":
+            await self._prepared(backend, object_name(command.rest))
+            return Relay()
+        if command.name in ("CREATE TABLE AS", "SELECT INTO"):
+            if not command.temporary:
+                raise refusal(command)
+            executed = _executed_name(command)
+            if executed:
+                await self._prepared(backend, executed)
+                return Relay()
+        if command.name in ("CREATE TABLE AS", "SELECT INTO", "DECLARE"):
+            refuse_lake(await explain(backend, command, oids), command.name)
+            return Relay()
+        inner = inner_statement(command)
+        if inner is not None:  # PREPARE, EXPLAIN
+            await self._inner(backend, command, inner, oids)
+        return Relay()
+
+    async def _inner(self, backend: Backend, outer: Command, sql: str, oids: Sequence[int]) -> None:
+        """Route the statement inside of another one; only what would be relayed may stay there."""
+        command = await _parse(backend, sql)
+        action = await self._route(backend, command, oids)
+        if isinstance(action, RunOnLake):
+            raise inside(outer)
+
+    async def _copy(self, backend: Backend, command: Command) -> Action:
+        inner = inner_statement(command)
+        if inner is not None:
+            await self._inner(backend, command, inner, ())
+            return Relay()
+        is_old_syntax = [token.word for token in command.rest[:1]] == ["binary"]
+        tokens = command.rest[1:] if is_old_syntax else command.rest
+        name = object_name(tokens)
+        behind = [token.word for token in top_level(tokens[len(name) :])]
+        reads_client = behind[:1] == ["from"]
+        for relation in await named_relations(backend, [_text(name)]):
+            if relation.kind == "lake":
+                raise FeatureNotSupportedError(
+                    f"COPY {'into' if reads_client else 'of'} lake tables is not supported yet",
+                    detail=f"{relation} is a table of the lake.",
+                )
+            refuse_foreign([relation])
+            if reads_client and relation.kind != "temporary":
+                raise read_only(relation)
+        return Relay()
+
+    async def _prepared(self, backend: Backend, name: Sequence[Token]) -> None:
+        """Check a prepared statement again: views, search_path and tables may have changed."""
+        if len(name) != 1:
+            return  # PostgreSQL raises the error
+        rows = await backend.query(_PREPARED, [name[0].name])
+        for statement, from_sql, types in rows:
+            command = await _parse(backend, statement or "")
+            oids = [int(oid) for oid in (types or "{}")[1:-1].split(",") if oid]
+            inner = inner_statement(command) if command.name == "PREPARE" else statement
+            if inner is None or (from_sql == "t") != (command.name == "PREPARE"):
+                raise FeatureNotSupportedError(
+                    f'prepared statement "{name[0].name}" cannot be checked',
+                    hint="Prepare it alone, not together with other statements.",
+                )
+            check_functions(command.tokens)
+            await self._inner(backend, command, inner, oids)
+
+    def _definition(self, command: Command) -> Action:
+        words = {token.word for token in top_level(command.tokens)}
+        if command.name in ("CREATE EXTENSION", "ALTER EXTENSION"):
+            refuse_extension(command)
+        if command.name == "CREATE TYPE" and not is_type_of_values(command):
+            raise FeatureNotSupportedError(
+                "base types are not supported",
+                detail="Only enum, composite and range types are.",
+            )
+        if "concurrently" in words:
+            # Cannot run in a transaction block, so nothing of ours could be undone with it.
+            if command.name in ("CREATE INDEX", "DROP INDEX"):
+                return Relay()
+            raise FeatureNotSupportedError(
+                f"{command.name} ... CONCURRENTLY is not supported", hint="Leave CONCURRENTLY out."
+            )
+        definition = _Definition(self.names, self._reconciler)
+        return Relay(after=definition.after, ended=definition.ended)
+
+
+class _Definition:
+    """What follows one statement that changes a definition."""
+
+    def __init__(self, names: KnownNames, reconciler: Reconciler) -> None:
+        self._names = names
+        self._reconciler = reconciler
+        self._ended: Ended | None = None
+
+    async def after(self, backend: Backend) -> None:
+        await self._names.take_changes(backend)
+        self._ended = await self._reconciler.reconcile(backend)
+
+    async def ended(self, committed: bool) -> None:
+        if self._ended is not None:
+            await self._ended(committed)
+
+
+_PREPARED = """
+SELECT statement, from_sql, parameter_types::pg_catalog.oid[]
+FROM pg_catalog.pg_prepared_statements WHERE name = $1"""
+
+
+async def _parse(backend: Backend, sql: str) -> Command:
+    """Parse with the session's standard_conforming_strings.
+
+    The reported value may be stale inside of a pipeline, so it is asked for when it matters.
+    """
+    conforming = backend.parameters.get("standard_conforming_strings", "on") == "on"
+    command = parse(sql, conforming)
+    if any(_depends_on_backslashes(token) for token in command.tokens):
+        rows = await backend.query(
+            "SELECT pg_catalog.current_setting('standard_conforming_strings')"
+        )
+        if (rows[0][0] == "on") != conforming:
+            return parse(sql, not conforming)
+    return command
+
+
+def _depends_on_backslashes(token: Token) -> bool:
+    is_literal = token.kind in (Kind.STRING, Kind.BROKEN) and token.text[0] in "'nN"
+    return is_literal and "\\" in token.text
+
+
+async def _write(backend: Backend, command: Command, oids: Sequence[int]) -> Action:
+    """INSERT, UPDATE, DELETE, MERGE, TRUNCATE: temporary tables only."""
+    if command.name != "TRUNCATE":
+        return judge_writing(await explain(backend, command, oids))
+    names = truncated_names(command)
+    if names is None:
+        raise SqlSyntaxError("cannot tell which tables TRUNCATE names")
+    tables = await named_relations(backend, [_text(name) for name in names])
+    return judge_writing(Plan(tuple(tables), tuple(tables), False))
+
+
+async def _refuse_unknown(backend: Backend, command: Command) -> Action:
+    """Let PostgreSQL raise its syntax error; refuse what it would understand."""
+    await explain(backend, command)
+    raise FeatureNotSupportedError(
+        "statement is not supported", detail="It is not a command that the node knows."
+    )
+
+
+def _executed_name(command: Command) -> Sequence[Token]:
+    """The name behind CREATE TABLE ... AS EXECUTE."""
+    tokens = list(top_level(command.tokens))
+    words = [token.word for token in tokens]
+    if "as" not in words or words[words.index("as") + 1 :][:1] != ["execute"]:
+        return ()
+    return object_name(tokens[words.index("as") + 2 :])
+
+
+def _text(name: Sequence[Token]) -> str:
+    return "".join(token.text for token in name)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simple queries: a text of one or several statements, one transaction unless it says otherwise.
+
+    the text has ...                     what is done
+    ----------------                     ------------
+    no statement                         the control database answers (EmptyQueryResponse)
+    one, in a failed block               passed on: PostgreSQL refuses it or ends the block
+    one, relayed without a question      passed on
+    one query, relayed after a question  carried out in the question's transaction, whose locks keep
+                                         true what was found out about it
+    one, relayed, not a query            the question's transaction ends, then it is passed on or,
+                                         when there is something to do around it, carried out
+    anything else                        carried out, statement by statement
+
+Statements are carried out with messages of the extended protocol and no Sync between them: that is
+PostgreSQL's own implicit transaction.  With several statements PostgreSQL makes it an implicit
+block, and so do we.  Inside of an explicit block, and where one begins or ends, a Sync between
+statements changes nothing but tells the status.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import ConnectionLostError, PenstockError
+from penstock.frontdoor.actions import Action, Relay
+from penstock.frontdoor.conversation import Conversation
+from penstock.frontdoor.exchange import Step
+from penstock.frontdoor.statement import carry_out, move_position, plans_like_a_query
+from penstock.sql.split import Statement, statements
+from penstock.wire import requests, responses
+from penstock.wire.framing import Message
+
+_OPEN_BLOCK = "SHOW server_version_num"
+"""A statement that needs no snapshot: what follows it in a pipeline is in an implicit block."""
+
+_PLAIN = Relay()
+
+
+async def run_simple(conversation: Conversation, message: Message) -> None:
+    """Answer one Query message, with ReadyForQuery at the end."""
+    backend = conversation.backend
+    await backend.settle()
+    if backend.skipping:
+        return  # PostgreSQL ignores it too, up to Sync
+    try:
+        text = conversation.text(requests.parse_query(message))
+        parts = statements(text, conversation.standard_conforming_strings)
+        if not parts:
+            _pass_on(conversation, requests.query(b""))
+            return
+        if len(parts) == 1:
+            if await _run_single(conversation, message, parts[0]):
+                return
+        else:
+            await _run_several(conversation, parts)
+    except ConnectionLostError:
+        raise
+    except PenstockError as error:
+        await conversation.fail(error)
+    await conversation.finish_simple()
+
+
+async def _run_single(conversation: Conversation, message: Message, part: Statement) -> bool:
+    """Answer a text of one statement; True when ReadyForQuery is on its way too."""
+    backend = conversation.backend
+    failed = backend.ready_status == "E" and backend.synced
+    action = _PLAIN if failed else await _route(conversation, part)
+    asked = not backend.synced and not backend.executed
+    if asked and isinstance(action, Relay) and not plans_like_a_query(part.text):
+        await backend.sync()  # it may have to be alone
+    if action == _PLAIN and not backend.endings.waiting and backend.synced:
+        _pass_on(conversation, message.raw)
+        return True
+    await carry_out(conversation, action, part.text, part.start)
+    return False
+
+
+async def _run_several(conversation: Conversation, parts: list[Statement]) -> None:
+    backend = conversation.backend
+    for part in parts:
+        if backend.synced and backend.ready_status == "I":
+            await _open_block(conversation)
+        if backend.synced and backend.ready_status == "E":
+            action: Action = _PLAIN
+        else:
+            action = await _route(conversation, part)
+        tags = backend.block_tags
+        await carry_out(conversation, action, part.text, part.start)
+        if backend.ready_status != "I" or backend.block_tags != tags:
+            await backend.sync()
+
+
+async def _open_block(conversation: Conversation) -> None:
+    backend = conversation.backend
+    backend.hold_open = True
+    try:
+        await backend.query(_OPEN_BLOCK)
+    finally:
+        backend.hold_open = False
+    backend.executed = True  # from here on nothing is alone in its transaction
+
+
+async def _route(conversation: Conversation, part: Statement) -> Action:
+    try:
+        return await conversation.route(part.text)
+    except responses.ServerError as error:
+        move_position(error, part.start)
+        raise
+
+
+def _pass_on(conversation: Conversation, raw: bytes) -> None:
+    conversation.backend.send(Step.QUERY, raw)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a copy task does on an executor: read ranges from the publisher, write Parquet files.
+
+In:   ranges (a statement each), the publisher's connection string, the exported snapshot's name.
+Out:  per range and lake table the files that were written, with statistics; nothing is visible
+      until the driver commits them.  A failed task removes the files that it wrote.
+
+One connection and one transaction for each task, under the exported snapshot.  ADBC reads with
+``COPY (statement) TO STDOUT (FORMAT binary)``.  Memory is bounded: about FILE_BYTES of Arrow for
+each range that is being read, whatever the range's size.
+
+No Spark here: this module is what executors import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import ConnectionLostError, DiskFullError, PenstockError
+from penstock.lake.copy_values import CopyColumn, held, not_held
+from penstock.lake.files import WrittenFile, write_file
+from penstock.names import quote_pg_literal
+
+FILE_BYTES = 128 * 1024 * 1024
+"""Arrow bytes that become one file (a third to a tenth of that on disk)."""
+
+WHERE = "initial copy, on the publisher"
+
+
+class CopyStoppedError(PenstockError):
+    """The copy was asked to stop; nothing of it is visible."""
+
+    sqlstate = "57014"
+
+
+@dataclass(frozen=True)
+class CopyLeaf:
+    """A lake table with rows of its own.
+
+    ``location`` is the folder of its Delta table; ``physical`` are the names that the target's
+    columns have in that table's files.
+    """
+
+    relid: int
+    location: str
+    physical: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CopyTarget:
+    """A subscribed lake table: what is copied, and where it goes.
+
+    ``leaves`` is the table itself, or, when rows are ``routed``, the leaf partitions of a
+    partitioned one.  ``sort_by`` are the key columns' places among the columns; files are sorted
+    by them.
+    """
+
+    relid: int
+    name: str
+    columns: tuple[CopyColumn, ...]
+    sort_by: tuple[int, ...]
+    leaves: tuple[CopyLeaf, ...]
+    routed: bool = False
+
+
+@dataclass(frozen=True)
+class CopyRange:
+    """A part of one table.
+
+    ``statement`` selects the target's columns in order; then, for each of ``checked`` (places of
+    columns), the text of a value that the lake cannot hold, else null; then, when rows are routed,
+    the number of the row's leaf, null for none.
+    ``estimate`` is its size in bytes, for balance only.
+    """
+
+    target: CopyTarget
+    statement: str
+    checked: tuple[int, ...]
+    estimate: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where ranges are read: a libpq connection string and an exported snapshot."""
+
+    conninfo: str
+    snapshot: str
+
+    def __repr__(self) -> str:
+        return f"Source(snapshot={self.snapshot!r})"  # The connection string has a password.
+
+
+@dataclass(frozen=True)
+class RangeCopied:
+    """A finished range: rows read, and files per leaf."""
+
+    relid: int
+    rows: int
+    files: tuple[tuple[int, WrittenFile], ...]
+
+
+def be_ready(_: int) -> None:
+    """Do nothing: to call it, a worker has imported this module and the driver for PostgreSQL."""
+
+
+def copy_ranges(source: Source, ranges: Sequence[CopyRange], prefix: str) -> list[RangeCopied]:
+    """Copy ranges one after the other in one transaction; file names start with ``prefix``.
+
+    ValueNotHeldError, ConnectionLostError, DiskFullError, or the publisher's error with its
+    SQLSTATE.
+    """
+    done: list[RangeCopied] = []
+    writers: list[_RangeWriter] = []
+    try:
+        with _transaction(source) as cursor:
+            for each in ranges:
+                writer = _RangeWriter(each.target, prefix)
+                writers.append(writer)
+                cursor.execute(each.statement)
+                with cursor.fetch_record_batch() as reader:
+                    for batch in _batches(reader):
+                        writer.write(batch, each)
+                done.append(writer.finish())
+    except BaseException as error:
+        for writer in writers:
+            writer.remove()
+        if isinstance(error, adbc_driver_manager.Error):
+            raise _publisher_error(error) from error
+        raise
+    return done
+
+
+@contextlib.contextmanager
+def _transaction(source: Source) -> Iterator[adbc.Cursor]:
+    with adbc.connect(source.conninfo) as connection, connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        try:
+            cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_pg_literal(source.snapshot)}")
+        except adbc_driver_manager.Error as error:
+            raise ConnectionLostError(
+                "the snapshot of the initial copy is gone",
+                detail=_publisher_error(error).message,
+                hint="The copy begins again with a new snapshot.",
+            ) from error
+        cursor.execute("SET LOCAL search_path = ''")  # names in filters are qualified
+        yield cursor
+
+
+def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The reader's batches; what goes wrong while rows arrive has a text and nothing else."""
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (OSError, pa.ArrowException) as error:
+            reported = re.search(r"ERROR:  (.*)", str(error))
+            if reported is None:
+                raise _lost(str(error)) from error
+            raise PenstockError(reported[1], where=WHERE) from error
+        yield batch
+
+
+def _publisher_error(error: adbc_driver_manager.Error) -> PenstockError:
+    """ADBC's error as ours: without a SQLSTATE, or in class 08 or 57P, the connection is gone."""
+    fields = dict(error.details)
+    message = fields.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode(errors="replace")
+    if not error.sqlstate or error.sqlstate.startswith(("08", "57P")):
+        return _lost(message or str(error))
+    return PenstockError(message or str(error), sqlstate=error.sqlstate, where=WHERE)
+
+
+def _lost(reason: str) -> ConnectionLostError:
+    return ConnectionLostError(
+        "lost the connection to the publisher", detail=reason.strip(), where=WHERE
+    )
+
+
+class _RangeWriter:
+    """Collects a range's rows per leaf and writes a file whenever enough are there."""
+
+    def __init__(self, target: CopyTarget, prefix: str) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in target.columns])
+        self._waiting: list[list[pa.RecordBatch]] = [[] for _ in target.leaves]
+        self._bytes = [0] * len(target.leaves)
+        self._files: list[tuple[int, WrittenFile]] = []
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch, source: CopyRange) -> None:
+        """Take one batch of the statement's result."""
+        columns = self._target.columns
+        for number, place in enumerate(source.checked, len(columns)):
+            bad = batch.column(number).drop_null()
+            if len(bad):
+                raise not_held(bad[0].as_py(), columns[place].name, self._target.name)
+        arrays = [
+            held(batch.column(place), column, self._target.name)
+            for place, column in enumerate(columns)
+        ]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._rows += rows.num_rows
+        if not self._target.routed:
+            self._add(0, rows)
+            return
+        leaf = batch.column(batch.num_columns - 1)
+        if leaf.null_count:
+            raise PenstockError(
+                f'no partition of relation "{self._target.name}" found for row',
+                detail="The publisher has a row that no partition of the lake's table accepts.",
+                sqlstate="23514",
+            )
+        for place in pc.unique(leaf).to_pylist():
+            self._add(place, rows.filter(pc.equal(leaf, place)))
+
+    def finish(self) -> RangeCopied:
+        """Write what is left."""
+        for leaf in range(len(self._waiting)):
+            self._flush(leaf)
+        return RangeCopied(self._target.relid, self._rows, tuple(self._files))
+
+    def remove(self) -> None:
+        """Remove the files of a range whose task failed."""
+        locations = {leaf.relid: leaf.location for leaf in self._target.leaves}
+        for relid, file in self._files:
+            Path(locations[relid], file.path).unlink(missing_ok=True)
+
+    def _add(self, leaf: int, rows: pa.RecordBatch) -> None:
+        self._waiting[leaf].append(rows)
+        self._bytes[leaf] += rows.nbytes
+        if sum(self._bytes) >= FILE_BYTES:
+            self._flush(self._bytes.index(max(self._bytes)))
+
+    def _flush(self, leaf: int) -> None:
+        if not self._waiting[leaf]:
+            return
+        rows = pa.Table.from_batches(self._waiting[leaf], self._schema)
+        self._waiting[leaf], self._bytes[leaf] = [], 0
+        at = self._target.leaves[leaf]
+        rows = rows.rename_columns(list(at.physical))
+        keys = [at.physical[place] for place in self._target.sort_by]
+        if keys and _ascends(rows.column(keys[0])):
+            keys = keys[:1]
+        elif keys:
+            rows = rows.sort_by([(name, "ascending") for name in keys])
+        try:
+            file = write_file(rows, at.location, self._prefix, keys)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DiskFullError(
+                "no space left for the initial copy",
+                detail=f'The folder is "{at.location}".',
+                hint="Make room; the copy begins again by itself.",
+            ) from error
+        self._files.append((at.relid, file))
+
+
+def _ascends(column: pa.ChunkedArray) -> bool:
+    """Whether a column's values ascend already, as keys in most tables do."""
+    earlier, later = column.slice(0, max(0, len(column) - 1)), column.slice(1)
+    return column.null_count == 0 and pc.all(pc.less_equal(earlier, later)).as_py() is not False

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one Spark SQL statement over lake tables at given versions; the only door for queries.
+
+Each query has a Spark session of its own, with settings under which Spark's results are
+PostgreSQL's: ANSI errors, UTC, names in their own case, no digit of a decimal dropped.  A table is
+the temporary view ``t<relid>`` of its Delta table at its version, or of no rows when it has none.
+
+A Spark error becomes PostgreSQL's error where there is one:
+
+    Spark                                     SQLSTATE
+    -----                                     --------
+    raise_error('penstock:XXXXX:message')     XXXXX
+    DIVIDE_BY_ZERO, REMAINDER_BY_ZERO         22012
+    ARITHMETIC_OVERFLOW, CAST_OVERFLOW        22003
+    DATETIME_OVERFLOW                         22008
+    CAST_INVALID_INPUT                        22P02
+    SCALAR_SUBQUERY_TOO_MANY_ROWS             21000
+    NUMERIC_VALUE_OUT_OF_RANGE                0A000: PostgreSQL has more digits than 38
+    an error of analysis                      0A000: a construct that Spark does not have
+    the job was cancelled                     57014
+    anything else                             XX000, with the first line of Spark's message
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.change.relation import LakeColumn
+from penstock.errors import FeatureNotSupportedError, PenstockError, TableStateError
+from penstock.sql.translate.expressions import Variable
+from penstock.sql.translate.query import Translation
+from penstock.sql.translate.sources import view_name
+from penstock.sql.translate.values import column, spark_type
+
+_SETTINGS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    # A decimal result that does not fit is an error, never a rounded value.
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    # A text constant may contain ${...}.
+    "spark.sql.variable.substitute": "false",
+    # Names and numbers mean what the translation says, nothing else.
+    "spark.sql.orderByOrdinal": "false",
+    "spark.sql.groupByOrdinal": "false",
+    "spark.sql.groupByAliases": "false",
+    "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
+}
+
+_SQLSTATES = {
+    "DIVIDE_BY_ZERO": ("22012", "division by zero"),
+    "REMAINDER_BY_ZERO": ("22012", "division by zero"),
+    "ARITHMETIC_OVERFLOW": ("22003", "value out of range"),
+    "BINARY_ARITHMETIC_OVERFLOW": ("22003", "value out of range"),
+    "CAST_OVERFLOW": ("22003", "value out of range"),
+    "DATETIME_OVERFLOW": ("22008", "timestamp out of range"),
+    "CAST_INVALID_INPUT": ("22P02", "invalid input syntax"),
+    "SCALAR_SUBQUERY_TOO_MANY_ROWS": (
+        "21000",
+        "more than one row returned by a subquery used as an expression",
+    ),
+    "ROW_SUBQUERY_TOO_MANY_ROWS": (
+        "21000",
+        "more than one row returned by a subquery used as an expression",
+    ),
+    "NUMERIC_VALUE_OUT_OF_RANGE": (
+        "0A000",
+        "a numeric with more than 38 digits is not supported in queries on lake tables",
+    ),
+}
+_CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_.]+)?\]")
+_RAISED = re.compile(r"penstock:([0-9A-Z]{5}):([^\n]*?)(?: SQLSTATE: P0001|$)", re.MULTILINE)
+
+CANCELLED = PenstockError("canceling statement due to user request", sqlstate="57014")
+
+# PySpark logs each failing query with its values, as JSON, to stderr.
+logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class TableAt:
+    """A lake table at a version; None is the empty table that has no Delta table yet."""
+
+    relid: int
+    location: Path
+    version: int | None
+    columns: tuple[LakeColumn, ...]
+
+
+def run_query(
+    spark: SparkSession, statement: Translation, tables: Sequence[TableAt], job: str
+) -> pa.Table:
+    """The rows of a translated statement, in order.
+
+    ``job`` is the Spark job group under which ``cancel_query`` finds it.  Errors are PenstockError
+    with PostgreSQL's SQLSTATE, see above; TableStateError when a table's columns are not those
+    that the catalog has.
+    """
+    session = spark.newSession()
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    with _postgres_errors():
+        session.sparkContext.setJobGroup(job, "query", interruptOnCancel=True)
+        for table in tables:
+            _rows(session, table).createOrReplaceTempView(view_name(table.relid))
+        for variable in statement.variables:
+            _set_variable(session, variable)
+        return session.sql(statement.sql).toArrow()
+
+
+def cancel_query(spark: SparkSession, job: str) -> None:
+    """Stop the jobs of a query, also those that it has not started yet."""
+    spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(job)
+
+
+def _set_variable(session: SparkSession, variable: Variable) -> None:
+    for name, kind in zip(variable.names, variable.types, strict=True):
+        session.sql(f"DECLARE VARIABLE {name} {kind}")
+    session.sql(f"SET VAR ({', '.join(variable.names)}) = ({variable.sql})")
+
+
+def _rows(session: SparkSession, table: TableAt) -> DataFrame:
+    wanted = {each.name: _type(each) for each in table.columns}
+    if table.version is None:
+        schema = ", ".join(f"`{n.replace('`', '``')}` {t}" for n, t in wanted.items())
+        return session.createDataFrame([], schema)
+    reader = session.read.format("delta").option("versionAsOf", table.version)
+    frame = reader.load(str(table.location))
+    found = {each.name: each.dataType.simpleString() for each in frame.schema}
+    for name, kind in wanted.items():
+        if found.get(name) != kind.lower():
+            raise TableStateError(
+                f'column "{name}" of a lake table is {found.get(name, "missing")}, not {kind}',
+                detail=f"Table with OID {table.relid} at version {table.version}.",
+                hint="If its definition was just changed, start the transaction again.",
+            )
+    return frame
+
+
+def _type(each: LakeColumn) -> str:
+    return spark_type(each.type_oid, column("", each.type_oid, each.typmod).digits)
+
+
+@contextmanager
+def _postgres_errors() -> Iterator[None]:
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        raise _analysis_error(error) from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise _runtime_error(error) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _analysis_error(error: Exception) -> PenstockError:
+    return FeatureNotSupportedError(
+        "Spark cannot run this query on lake tables", detail=_first_line(error)
+    )
+
+
+def _runtime_error(error: Any) -> PenstockError:
+    text = str(error)
+    raised = _RAISED.search(text)
+    if raised is not None:
+        return PenstockError(raised.group(2), sqlstate=raised.group(1))
+    condition = _CONDITION.search(text)
+    name = condition.group(1) if condition is not None else ""
+    if name in _SQLSTATES:
+        sqlstate, message = _SQLSTATES[name]
+        return PenstockError(message, sqlstate=sqlstate)
+    if "cancelled" in text.lower() or "SPARK_JOB_CANCELLED" in text:
+        return CANCELLED
+    return PenstockError(f"the query failed in Spark: {_first_line(error)}")

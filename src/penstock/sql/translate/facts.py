@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a translation must know from the control database's catalog, and which of it a query needs.
+
+The trees name relations, functions and operators by OID.  ``needs`` collects the OIDs, the caller
+looks them up in the client's own session, and gives them back as ``Facts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.change.relation import LakeColumn
+from penstock.errors import PenstockError
+from penstock.sql.nodes import Node, walk
+from penstock.sql.translate.registry import Function
+
+SESSION_FUNCTIONS = {
+    "now()": "now()",
+    "transaction_timestamp()": "transaction_timestamp()",
+    "statement_timestamp()": "statement_timestamp()",
+    "current_database()": "current_database()",
+    "current_schema()": "current_schema()",
+    "version()": "version()",
+    "pg_backend_pid()": "pg_backend_pid()",
+}
+"""Functions with one value for a whole query; the session itself is asked for it."""
+
+SESSION_KEYWORDS = {
+    0: "current_date",
+    3: "current_timestamp",
+    7: "localtimestamp",
+    9: "current_role",
+    10: "current_user",
+    11: "user",
+    12: "session_user",
+    13: "current_catalog",
+    14: "current_schema",
+}
+"""SQLValueFunctionOp, without the forms that have a precision."""
+
+
+@dataclass(frozen=True)
+class RelationFacts:
+    """A relation that a query names.
+
+    ``kind`` is pg_class.relkind.  ``view`` is a view's tree, None otherwise.  ``leaves`` are the
+    OIDs of the tables that hold the rows: of itself, or of a partitioned table's leaves.
+    ``in_lake`` is true when ``penstock.table_version`` knows it.
+    """
+
+    relid: int
+    schema: str
+    name: str
+    kind: str
+    columns: tuple[LakeColumn, ...]
+    leaves: tuple[int, ...] = ()
+    view: Any = None
+    inherited: bool = False
+    in_lake: bool = True
+
+    def column(self, attnum: int) -> LakeColumn:
+        """The column with this number."""
+        for column in self.columns:
+            if column.attnum == attnum:
+                return column
+        raise PenstockError(f'relation "{self.name}" has no column number {attnum}')
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Catalog entries by OID, and the session's own values by their SQL text."""
+
+    relations: dict[int, RelationFacts] = field(default_factory=dict)
+    functions: dict[int, Function] = field(default_factory=dict)
+    operators: dict[int, str] = field(default_factory=dict)
+    """Operator -> name of its function."""
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """OIDs that some trees name."""
+
+    relations: frozenset[int]
+    functions: frozenset[int]
+    operators: frozenset[int]
+    keywords: frozenset[str]
+
+
+_FUNCTION_FIELDS = ("funcid", "opfuncid", "aggfnoid", "winfnoid")
+
+
+def needs(trees: Iterable[Any]) -> Needs:
+    """Everything that the trees name."""
+    relations, functions, operators, keywords = set(), set(), set(), set()
+    for node in walk(list(trees)):
+        if node.tag == "RANGETBLENTRY" and node["rtekind"] == 0:
+            relations.add(node["relid"])
+        elif node.tag == "SORTGROUPCLAUSE" and node["sortop"]:
+            operators.add(node["sortop"])
+        elif node.tag == "SQLVALUEFUNCTION" and node["op"] in SESSION_KEYWORDS:
+            keywords.add(SESSION_KEYWORDS[node["op"]])
+        for name in _FUNCTION_FIELDS:
+            oid = node.get(name)
+            if oid:
+                functions.add(oid)
+    return Needs(
+        frozenset(relations), frozenset(functions), frozenset(operators), frozenset(keywords)
+    )
+
+
+def is_query(value: Any) -> bool:
+    """The value is a Query node."""
+    return isinstance(value, Node) and value.tag == "QUERY"

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A column of values as PostgreSQL's output functions print them, without a loop over rows.
+
+In:   an Arrow array whose type is that of change/types.py for the PostgreSQL type; a numeric may
+      also come as text (where each value has its own display scale), and is then left as it is.
+Out:  a binary array of the same length, null where the value is NULL.
+
+Output is that of DateStyle ISO, bytea_output hex, extra_float_digits 1 (PostgreSQL's defaults).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import FeatureNotSupportedError
+from penstock.wire import rows_kernels as kernels
+
+UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "GMT", "Etc/GMT"})
+"""Zones whose offset is always zero."""
+
+_LAST_TRANSITIONS = 2_145_916_800_000_000
+"""2038-01-01: tzdata lists transitions up to there, later ones follow its rule for the zone."""
+
+_HOUR = 3_600_000_000
+_YEAR_2400 = datetime(2400, 1, 1, tzinfo=UTC)
+_YEAR_2400_HOURS = int(_YEAR_2400.timestamp()) // 3600
+_CYCLE_HOURS = 146_097 * 24
+
+_EXACT_LIMIT = {8: 2.0**53, 4: 2.0**24}
+
+
+def text_column(array: Any, timezone: str = "UTC") -> Any:
+    """Render one array; 0A000 for an array type without a text form here."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return _plain(pc.if_else(array, "t", "f"))
+    if pa.types.is_integer(kind):
+        return _plain(pc.cast(array, pa.string()))
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        return _floats(array)
+    if pa.types.is_decimal(kind):
+        return _plain(decimal_text(array))
+    if pa.types.is_date(kind):
+        return _dates(array)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(array, timezone)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _hex(array)
+    if pa.types.is_list(kind):
+        return _lists(array, timezone)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
+        return _plain(array)
+    raise FeatureNotSupportedError(f"values of Arrow type {kind} have no text form")
+
+
+def decimal_text(array: Any) -> Any:
+    """Decimals as strings with exactly the scale of their type (Arrow would write 1E-18)."""
+    scale = array.type.scale
+    whole = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(array), array.buffers(), array.null_count, array.offset
+    )
+    digits = pc.cast(whole, pa.string())
+    if scale == 0:
+        return digits
+    negative = pc.starts_with(digits, "-")
+    padded = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale + 1, "0")
+    before = pc.utf8_slice_codeunits(padded, 0, -scale)
+    after = pc.utf8_slice_codeunits(padded, -scale)
+    return pc.binary_join_element_wise(
+        pc.if_else(negative, "-", ""), before, pc.if_else(pc.is_valid(digits), ".", None), after, ""
+    )
+
+
+def binary_parts(array: Any) -> tuple[Any, Any, Any]:
+    """Offsets (int64, from 0), bytes and validity of a binary or string array."""
+    wide = pc.cast(_plain(array), pa.large_binary())
+    offsets = np.frombuffer(wide.buffers()[1], np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    buffer = wide.buffers()[2]
+    content = np.frombuffer(buffer, np.uint8) if buffer else np.zeros(0, np.uint8)
+    if not len(offsets):
+        offsets = np.zeros(1, np.int64)
+    return offsets - offsets[0], content[offsets[0] : offsets[-1]], validity(array)
+
+
+def validity(array: Any) -> Any:
+    """True where the array is not null."""
+    return np.asarray(pc.is_valid(array).to_numpy(zero_copy_only=False))
+
+
+def from_parts(offsets: Any, content: Any, valid: Any) -> Any:
+    """The binary array with these offsets and bytes; the reverse of ``binary_parts``."""
+    return pa.Array.from_buffers(
+        pa.large_binary(),
+        len(offsets) - 1,
+        [_bitmap(valid), pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(content)],
+    )
+
+
+def _bitmap(valid: Any) -> Any:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _plain(array: Any) -> Any:
+    return pc.cast(array, pa.large_binary())
+
+
+def _packed(wide: Any, used: Any, valid: Any) -> Any:
+    used[~valid] = 0
+    offsets = np.zeros(len(used) + 1, np.int64)
+    np.cumsum(used, out=offsets[1:])
+    content = np.empty(offsets[-1], np.uint8)
+    kernels.pack(wide, used, offsets, content)
+    return from_parts(offsets, content, valid)
+
+
+def _dates(array: Any) -> Any:
+    days = pc.fill_null(pc.cast(pc.cast(array, pa.date32()), pa.int32()), 0).to_numpy()
+    wide = np.empty((len(days), kernels.DATE_WIDTH), np.uint8)
+    used = np.zeros(len(days), np.int64)
+    kernels.dates(days.astype(np.int64), wide, used)
+    return _packed(wide, used, validity(array))
+
+
+def _timestamps(array: Any, timezone: str) -> Any:
+    zoned = array.type.tz is not None
+    instants = pc.cast(array, pa.timestamp("us", array.type.tz))
+    micros = pc.fill_null(pc.cast(instants, pa.int64()), 0).to_numpy()
+    shift = zone_offsets(micros, timezone) if zoned else np.zeros(len(micros), np.int64)
+    wide = np.empty((len(micros), kernels.TIMESTAMP_WIDTH), np.uint8)
+    used = np.zeros(len(micros), np.int64)
+    kernels.timestamps(micros, zoned, shift, wide, used)
+    return _packed(wide, used, validity(array))
+
+
+def zone_offsets(micros: Any, timezone: str) -> Any:
+    """Seconds east of UTC in a zone at each instant; 0A000 for a zone that is not in tzdata."""
+    if timezone in UTC_NAMES:
+        return np.zeros(len(micros), np.int64)
+    try:
+        local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", timezone)))
+    except pa.ArrowInvalid as error:
+        raise FeatureNotSupportedError(
+            f'time zone "{timezone}" is not supported for lake data',
+            hint="Set TimeZone to a name of the IANA time zone database, or to UTC.",
+        ) from error
+    offsets = (pc.cast(local, pa.int64()).to_numpy() - micros) // 1_000_000
+    late = np.nonzero(micros >= _LAST_TRANSITIONS)[0]
+    if len(late):
+        hours, places = np.unique(micros[late] // _HOUR, return_inverse=True)
+        rules = ZoneInfo(timezone)
+        offsets[late] = np.array([_rule_offset(rules, int(hour)) for hour in hours])[places]
+    return offsets
+
+
+def _rule_offset(rules: ZoneInfo, hour: int) -> int:
+    """Offset in an hour after 2037; the calendar, with its weekdays, repeats every 400 years."""
+    instant = _YEAR_2400 + timedelta(hours=(hour - _YEAR_2400_HOURS) % _CYCLE_HOURS)
+    offset = instant.astimezone(rules).utcoffset()
+    return int(offset.total_seconds()) if offset is not None else 0
+
+
+def _floats(array: Any) -> Any:
+    width = array.type.bit_width // 8
+    values = pc.fill_null(array, 0.0).to_numpy()
+    finite = np.isfinite(values)
+    texts = pc.cast(pa.array(np.where(finite, values, values.dtype.type(0))), pa.string())
+    offsets, content, _ = binary_parts(texts)
+    wide = np.empty((len(values), kernels.FLOAT_WIDTH), np.uint8)
+    used = np.zeros(len(values), np.int64)
+    kernels.floats(offsets, content, 15 if width == 8 else 6, wide, used)
+    for mask, word in (
+        (np.isnan(values), b"NaN"),
+        (np.isposinf(values), b"Infinity"),
+        (np.isneginf(values), b"-Infinity"),
+    ):
+        wide[mask, : len(word)] = np.frombuffer(word, np.uint8)
+        used[mask] = len(word)
+    _correct_ties(values, finite, width, wide, used)
+    return _packed(wide, used, validity(array))
+
+
+def _correct_ties(values: Any, finite: Any, width: int, wide: Any, used: Any) -> None:
+    """Take back shortest digits that lie exactly half-way to the next float.
+
+    PostgreSQL's Ryu accepts only digits strictly between the two half-way points, other printers
+    also the points themselves (1e23).  A point has few enough digits to be chosen only for
+    integers that a float cannot all hold, so only those few values are looked at one by one.
+    """
+    suspects = np.nonzero(finite & (np.abs(values) >= _EXACT_LIMIT[width]))[0]
+    for value in np.unique(values[suspects]):
+        text = _strictly_shortest(value)
+        if text is not None:
+            rows = suspects[values[suspects] == value]
+            wide[rows, : len(text)] = np.frombuffer(text, np.uint8)
+            used[rows] = len(text)
+
+
+def _strictly_shortest(value: Any) -> bytes | None:
+    """PostgreSQL's text of a large float when the usual shortest digits are a tie, else None."""
+    size = abs(value)
+    exact, sign = int(size), "-" if value < 0 else ""
+    below = np.nextafter(size, type(value)(0))
+    with np.errstate(over="ignore"):  # the largest float: its step up is as its step down
+        above = np.nextafter(size, type(value)(np.inf))
+    step_down = exact - int(below)
+    step_up = int(above) - exact if np.isfinite(above) else step_down
+    low, high = exact * 2 - step_down, exact * 2 + step_up  # twice the half-way points
+    shortest = _as_integer(np.format_float_scientific(size, unique=True))
+    if low < shortest * 2 < high:
+        return None
+    for digits in range(1, 18):
+        power = 10 ** max(len(str(exact)) - digits, 0)
+        down = exact // power * power
+        fits = [n for n in (down, down + power) if low < n * 2 < high]
+        if fits:
+            best = min(fits, key=lambda n: abs(n - exact))
+            return _scientific(sign, best)
+    return None
+
+
+def _as_integer(text: str) -> int:
+    mantissa, _, exponent = text.partition("e")
+    before, _, after = mantissa.partition(".")
+    after = after.rstrip("0")
+    power: int = 10 ** (int(exponent) - len(after))
+    return int(before + after) * power
+
+
+def _scientific(sign: str, number: int) -> bytes:
+    text = str(number)
+    digits = text.rstrip("0")
+    point = "." if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{point}{digits[1:]}e+{len(text) - 1:02d}".encode()
+
+
+def _hex(array: Any) -> Any:
+    offsets, content, valid = binary_parts(array)
+    sizes = np.where(valid, np.diff(offsets) * 2 + 2, 0)
+    out_offsets = np.zeros(len(offsets), np.int64)
+    np.cumsum(sizes, out=out_offsets[1:])
+    out = np.empty(out_offsets[-1], np.uint8)
+    kernels.hex_text(offsets, content, out_offsets, out)
+    return from_parts(out_offsets, out, valid)
+
+
+def _lists(array: Any, timezone: str) -> Any:
+    if pa.types.is_list(array.type.value_type):
+        raise FeatureNotSupportedError("arrays of several dimensions are not supported")
+    valid = validity(array)
+    lists = array.offsets.to_numpy().astype(np.int64)
+    items = text_column(array.values, timezone)
+    offsets, content, items_valid = binary_parts(items)
+    out_offsets = np.zeros(len(lists), np.int64)
+    nothing = np.zeros(0, np.uint8)
+    size = kernels.array_text(lists, valid, offsets, content, items_valid, out_offsets, nothing)
+    out = np.empty(size, np.uint8)
+    kernels.array_text(lists, valid, offsets, content, items_valid, out_offsets, out)
+    return from_parts(out_offsets, out, valid)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One apply batch: staged changes of several tables, one control transaction.
+
+In:   the work per published relation (workers/batch.py), and the position that it reaches.
+Out:  new Delta versions, made true together by one COMMIT, with the origin's position.
+
+Order, and what is durable:
+
+    1  the tables' relations and rows in table_version are locked          nothing
+    2  a head that an aborted writer left ahead is restored                a Delta version
+    3  each table's changes become one or more Delta commits               heads ahead
+    4  table_version, origin position and commit record; COMMIT            everything
+
+A crash before 4 leaves heads ahead of table_version; the next writer restores them, and the same
+segments are applied again, perhaps cut differently.
+
+A partitioned target has no rows of its own: each leaf gets the whole work, and keeps what its
+partition constraint accepts.  PostgreSQL requires the partition columns in the key, so a row that
+moves between partitions changes its key: a delete for the old leaf, an insert for the new one.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from penstock.apply.batch import TableBatch
+from penstock.apply.changes import Applied, apply_changes
+from penstock.change.relation import LakeTable
+from penstock.control.catalog import (
+    Subscription,
+    SubscriptionRelation,
+    lake_table_by_name,
+    leaf_partitions,
+)
+from penstock.control.commits import Commit, begin_commit
+from penstock.control.connect import ControlConnection
+from penstock.errors import RelationMismatchError
+from penstock.failpoints import Failpoint, reach
+from penstock.lake.session import SparkSession, worker_session
+from penstock.staging.segment import Segment
+from penstock.workers.batch import QualifiedName, TableWork
+from penstock.workers.context import WorkerContext
+from penstock.workers.defaults import column_defaults, spark_literals
+from penstock.workers.definitions import follow_definitions
+from penstock.workers.partitions import leaf_predicate
+from penstock.workers.schema_changes import follow_columns
+from penstock.workers.writing import lock_settled
+
+CONCURRENT_TABLES = 4
+"""Tables of one batch that are written at the same time; each needs a Spark session of its own."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table with rows of its own, and what goes into it (see TableBatch, apply_changes)."""
+
+    relid: int
+    work: TableWork
+    only: str | None
+    siblings: tuple[int, ...]
+    defaults: Mapping[str, str]
+
+
+class Applier:
+    """Applies batches of one subscription, one at a time, on one control connection."""
+
+    def __init__(
+        self, context: WorkerContext, subscription: Subscription, connection: ControlConnection
+    ) -> None:
+        self._context = context
+        self._subscription = subscription
+        self._connection = connection
+        self._root = context.settings.lake_path
+        self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
+        for _ in range(CONCURRENT_TABLES):
+            self._sessions.put(worker_session(context.spark))
+
+    def apply(self, works: Sequence[TableWork], last: Segment) -> None:
+        """Apply a batch and move the origin to its end; all of it or nothing."""
+        with begin_commit(self._connection, "apply", self._root) as commit:
+            self._write(commit, works)
+            commit.set_origin(self._subscription.origin_name, last.end_lsn, last.commit_time_us)
+            reach(Failpoint.APPLY_BEFORE_COMMIT)
+        reach(Failpoint.APPLY_AFTER_COMMIT)
+
+    def catch_up(self, table: SubscriptionRelation, work: TableWork, position: int) -> None:
+        """Bring a copied table to the stream's position: state s, the origin stays."""
+        with begin_commit(self._connection, "catch up", self._root) as commit:
+            self._write(commit, [work])
+            commit.set_relation_state(self._subscription.oid, table.relid, "s", position)
+
+    def set_state(self, table: SubscriptionRelation, state: str, lsn: int | None) -> None:
+        """Move a table on without any change to it."""
+        with begin_commit(self._connection, "state", self._root) as commit:
+            commit.set_relation_state(self._subscription.oid, table.relid, state, lsn)
+
+    def require_tables(self, names: Sequence[QualifiedName]) -> None:
+        """PostgreSQL's error for published tables that are not here.
+
+        A table that exists, but that the subscription does not know yet, is left alone until
+        ALTER SUBSCRIPTION ... REFRESH PUBLICATION.
+        """
+        for name in names:
+            self._table(name)
+
+    def _write(self, commit: Commit, works: Sequence[TableWork]) -> None:
+        if self._subscription.schema_changes == "add":
+            for work in works:
+                follow_columns(
+                    self._context, self._subscription, commit, self._table(work.name), work
+                )
+        targets = [target for work in works for target in self._targets(work)]
+        session = self._sessions.get()
+        try:
+            tables = lock_settled(session, commit, [target.relid for target in targets])
+            tables = follow_definitions(session, commit, tables)
+        finally:
+            self._sessions.put(session)
+        reach(Failpoint.APPLY_TABLES_LOCKED)
+        with ThreadPoolExecutor(CONCURRENT_TABLES, "apply") as threads:
+            results = threads.map(lambda t: self._apply_one(commit, t, tables), targets)
+            for target, applied in zip(targets, results, strict=True):
+                if applied is not None:
+                    _record(commit, tables[target.relid], applied)
+        reach(Failpoint.APPLY_ALL_COMMITTED)
+
+    def _apply_one(
+        self, commit: Commit, target: Target, tables: dict[int, LakeTable]
+    ) -> Applied | None:
+        table = tables[target.relid]
+        session = self._sessions.get()
+        try:
+            applied = apply_changes(
+                session,
+                table,
+                TableBatch(
+                    target.work.files,
+                    target.work.from_lsn,
+                    target.work.to_lsn,
+                    target.only,
+                    tuple(tables[relid] for relid in target.siblings),
+                ),
+                commit.metadata,
+                self._subscription.origin_name,
+                target.defaults,
+            )
+        finally:
+            self._sessions.put(session)
+        reach(Failpoint.APPLY_TABLE_COMMITTED)
+        return applied
+
+    def _targets(self, work: TableWork) -> list[Target]:
+        table = self._table(work.name)
+        published = {c.name for file in work.files for c in file.relation.columns}
+        values = column_defaults(self._connection, table, published)
+        defaults = spark_literals(table, values)
+        if table.kind == "r":
+            return [Target(table.relid, work, None, (), defaults)]
+        leaves = leaf_partitions(self._connection, table.relid, self._root)
+        relids = tuple(leaf.relid for leaf, _ in leaves)
+        return [
+            Target(leaf.relid, work, self._predicate(leaf, constraint), relids, defaults)
+            for leaf, constraint in leaves
+        ]
+
+    def _predicate(self, leaf: LakeTable, constraint: str | None) -> str | None:
+        return None if constraint is None else leaf_predicate(self._connection, leaf, constraint)
+
+    def _table(self, name: QualifiedName) -> LakeTable:
+        table = lake_table_by_name(self._connection, *name, self._root)
+        if table is None:
+            raise RelationMismatchError(
+                f'logical replication target relation "{name[0]}.{name[1]}" does not exist',
+                hint="Create the table, then ALTER SUBSCRIPTION ... REFRESH PUBLICATION.",
+            )
+        return table
+
+
+def _record(commit: Commit, table: LakeTable, applied: Applied) -> None:
+    commit.moved(table, applied.version, applied.ranges, applied.kind, applied.sole_writer)
+    if applied.created:
+        commit.set_columns(table)

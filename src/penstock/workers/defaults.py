@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defaults of columns that the lake's table has and the published table has not.
+
+PostgreSQL fills such columns with their default, row by row.  Here the control database computes
+a default once per batch, which is the same for constants and for stable functions.  A volatile
+default (random(), nextval()), an identity and a generated column would need a value per row: apply
+stops with 0A000, rather than giving all rows one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.change.relation import LakeTable
+from penstock.control.connect import ControlConnection
+from penstock.errors import FeatureNotSupportedError
+from penstock.lake.tables import spark_schema
+from penstock.names import quote_pg, quote_spark_literal
+from penstock.sql.nodes import parse_nodes
+from penstock.sql.translate.facts import needs
+
+_EXTRA = """
+SELECT a.attname, pg_get_expr(d.adbin, d.adrelid), a.attidentity <> '' OR a.attgenerated <> ''
+FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s)
+    AND (d.oid IS NOT NULL OR a.attidentity <> '')
+"""
+_VOLATILE = "SELECT EXISTS (SELECT FROM pg_proc WHERE oid = ANY (%s::oid[]) AND provolatile = 'v')"
+
+
+def column_defaults(
+    conn: ControlConnection, table: LakeTable, published: Iterable[str]
+) -> dict[str, str]:
+    """Text form of the default of each column that is not published; nulls are left out.
+
+    FeatureNotSupportedError (0A000) for a default that has a value of its own for each row.
+    """
+    rows = conn.execute(_EXTRA, [table.relid, list(published)]).fetchall()
+    values = {}
+    for name, expression, by_row in rows:
+        if by_row or _is_volatile(conn, expression):
+            raise FeatureNotSupportedError(
+                f'column "{name}" of logical replication target relation'
+                f' "{table.schema}.{table.name}" is not published, and its default is not a'
+                " constant",
+                hint=f"ALTER TABLE ... ALTER COLUMN {quote_pg(name)} DROP DEFAULT.",
+            )
+        row = conn.execute(f"SELECT ({expression})::text".encode()).fetchone()
+        if row is not None and row[0] is not None:
+            values[name] = row[0]
+    return values
+
+
+def _is_volatile(conn: ControlConnection, expression: str) -> bool:
+    row = conn.execute("SELECT penstock.analysed(%s, '{}')", [f"SELECT {expression}"]).fetchone()
+    functions = needs(parse_nodes(row[0] if row else "()")).functions
+    found = conn.execute(_VOLATILE, [list(functions)]).fetchone()
+    return bool(found and found[0])
+
+
+def spark_literals(table: LakeTable, values: Mapping[str, str]) -> dict[str, str]:
+    """Defaults as Spark SQL expressions of the columns' types, for apply_changes."""
+    schema = spark_schema(table)
+    literals = {}
+    for name, value in values.items():
+        kind = schema[name].dataType.simpleString()
+        text = quote_spark_literal(value)
+        if kind.startswith("array"):
+            raise FeatureNotSupportedError(
+                f'default of array column "{name}" of "{table.schema}.{table.name}" is not'
+                " supported for rows from a subscription",
+                hint=f"ALTER TABLE ... ALTER COLUMN {quote_pg(name)} DROP DEFAULT.",
+            )
+        literals[name] = (
+            f"unhex(substr({text}, 3))" if kind == "binary" else f"CAST({text} AS {kind})"
+        )
+    return literals

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table sync: the initial copy of the tables of a subscription that are in state i or d.
+
+In:   tables of one subscription without their data.
+Out:  each table's rows of one snapshot in its Delta table, committed, state f with the LSN C.
+
+Order, and what is durable:
+
+    1  state d, empty Delta tables; one control transaction    a crash from here on copies again
+    2  a snapshot is exported at LSN C                         nothing
+    3  Spark tasks read ranges and write Parquet               files that no Delta commit names
+    4  per table: one Delta commit of all its files            a head ahead of table_version
+    5  table_version and state f with C, one transaction       the copy: it will not run again
+
+The stream is received, staged and applied to the other tables meanwhile; what it brought for
+these tables since C is applied by the catch-up (workers/subscription.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+
+from penstock.client.connection import publisher_conninfo
+from penstock.client.copy import Leaf, TableCopy, copy_packs
+from penstock.client.published import published_table
+from penstock.client.snapshot import Snapshot, export_snapshot
+from penstock.control.catalog import (
+    Subscription,
+    SubscriptionRelation,
+    lake_table,
+    leaf_partitions,
+)
+from penstock.control.commits import Commit, begin_commit
+from penstock.control.connect import ControlConnection, connect
+from penstock.errors import PenstockError
+from penstock.failpoints import Failpoint, reach
+from penstock.lake.copy import TableCopied, run_copy
+from penstock.lake.copy_range import Source
+from penstock.lake.session import worker_session
+from penstock.lake.tables import append_files, create, layout
+from penstock.lsn import format_lsn
+from penstock.workers.context import WorkerContext
+from penstock.workers.defaults import column_defaults
+from penstock.workers.reporting import WorkerReport
+from penstock.workers.writing import lock_settled
+
+log = logging.getLogger(__name__)
+
+
+class TableSyncStopped(PenstockError):
+    """The subscription's worker was asked to stop while tables were copied."""
+
+    sqlstate = "57P01"
+
+
+class TableSync:
+    """One run of the copy, on a thread of its own.
+
+    ``held_position`` is the end of staging when it was made: C is not before that, so what is
+    staged after it must stay until the copied tables have caught up.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        subscription: Subscription,
+        tables: Sequence[SubscriptionRelation],
+        held_position: int,
+    ) -> None:
+        self.held_position = held_position
+        self._context = context
+        self._subscription = subscription
+        self._tables = {table.relid: table for table in tables}
+        self._spark = worker_session(context.spark)
+        self._rows: Counter[int] = Counter()
+        self._estimates: dict[int, int | None] = {}
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"table sync {subscription.oid}", daemon=True
+        )
+        self._pid = os.getpid()
+
+    @property
+    def running(self) -> bool:
+        """Whether the copy still runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to copy."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Cancel the copy; tables that are not in stay in state d."""
+        self._stopping.set()
+        self._thread.join()
+
+    def raise_error(self) -> None:
+        """Raise what ended the copy before its end, if something did."""
+        if self._error is not None:
+            raise self._error
+
+    def reports(self) -> list[WorkerReport]:
+        """A row for each table that is not in yet."""
+        return [
+            WorkerReport(
+                subid=self._subscription.oid,
+                worker_type="table synchronization",
+                pid=self._pid,
+                relid=relid,
+                rows_copied=self._rows[relid],
+                rows_total=self._estimates.get(relid),
+            )
+            for relid in list(self._tables)
+        ]
+
+    def _run(self) -> None:
+        self._pid = threading.get_native_id()
+        try:
+            with connect(self._context.control, application_name="penstock table sync") as conn:
+                self._copy(conn)
+        except Exception as error:  # noqa: BLE001  # raise_error raises it in the worker
+            self._error = error
+
+    def _copy(self, conn: ControlConnection) -> None:
+        subscription, context = self._subscription, self._context
+        self._begin(conn)
+        name = f"{subscription.name} table sync"
+        with export_snapshot(
+            subscription.conninfo,
+            stopping=self._stopping,
+            application_name=name,
+            default_user=context.publisher_user,
+            password_required=subscription.password_required,
+        ) as snapshot:
+            packs = copy_packs(
+                [self._table_copy(conn, snapshot, table) for table in self._tables.values()],
+                context.settings.max_sync_workers_per_subscription,
+            )
+            conninfo = publisher_conninfo(
+                subscription.conninfo,
+                replication=False,
+                application_name=name,
+                default_user=context.publisher_user,
+            )
+            begun = time.monotonic()
+            copied = run_copy(
+                self._spark,
+                packs,
+                Source(conninfo, snapshot.name),
+                context.settings.max_sync_workers_per_subscription,
+                self._progress,
+                self._stopping,
+            )
+            with closing(copied):
+                for table in copied:
+                    self._commit(conn, table, snapshot.lsn, time.monotonic() - begun)
+
+    def _begin(self, conn: ControlConnection) -> None:
+        """State d, and a Delta table for each target that has none."""
+        root = self._context.settings.lake_path
+        with begin_commit(conn, "copy", root) as commit:
+            for table in self._tables.values():
+                commit.set_relation_state(self._subscription.oid, table.relid, "d")
+                for leaf in _leaf_relids(conn, table.relid, commit):
+                    target = lock_settled(self._spark, commit, [leaf])[leaf]
+                    if target.version is None:
+                        version = create(self._spark, target, commit.metadata)
+                        origin = self._subscription.origin_name
+                        commit.moved(target, version, [(version, version)], "create", origin)
+                        commit.set_columns(target)
+
+    def _table_copy(
+        self, conn: ControlConnection, snapshot: Snapshot, table: SubscriptionRelation
+    ) -> TableCopy:
+        root = self._context.settings.lake_path
+        published = published_table(
+            snapshot.connection, self._subscription.publications, table.schema, table.name
+        )
+        self._estimates[table.relid] = published.estimated_rows
+        lake = lake_table(conn, table.relid, root)
+        parts = [(lake, None)] if lake.kind == "r" else leaf_partitions(conn, table.relid, root)
+        leaves = [Leaf(leaf, only, layout(leaf.location).names) for leaf, only in parts]
+        names = [column.name for column in published.relation.columns]
+        return TableCopy(published, lake, tuple(leaves), column_defaults(conn, lake, names))
+
+    def _progress(self, relid: int, rows: int) -> None:
+        self._rows[relid] += rows
+        if self._stopping.is_set():
+            raise TableSyncStopped("the copy was stopped")
+
+    def _commit(
+        self, conn: ControlConnection, copied: TableCopied, lsn: int, seconds: float
+    ) -> None:
+        """Make one table's copy true."""
+        relid = copied.target.relid
+        with begin_commit(conn, "copy", self._context.settings.lake_path) as commit:
+            tables = lock_settled(self._spark, commit, [relid, *copied.files])
+            for leaf, files in copied.files.items():
+                table = tables[leaf]
+                version = append_files(table, files, commit.metadata)
+                commit.moved(table, version, [(version, version)], "copy", table.sole_writer)
+            reach(Failpoint.COPY_DELTA_COMMITTED)
+            commit.set_relation_state(self._subscription.oid, relid, "f", lsn)
+            conn.execute(
+                "INSERT INTO penstock.subscription_table (subid, relid, rows_copied, copy_seconds)"
+                " VALUES (%s, %s, %s, %s) ON CONFLICT (subid, relid) DO UPDATE SET"
+                " (rows_copied, copy_seconds) = (excluded.rows_copied, excluded.copy_seconds)",
+                [self._subscription.oid, relid, copied.rows, seconds],
+            )
+        reach(Failpoint.COPY_TABLE_FINISHED)
+        done = self._tables.pop(relid)
+        log.info(
+            'table "%s.%s": %d rows copied in %.1f s at %s',
+            done.schema,
+            done.name,
+            copied.rows,
+            seconds,
+            format_lsn(lsn),
+        )
+
+
+def _leaf_relids(conn: ControlConnection, relid: int, commit: Commit) -> list[int]:
+    """The tables with rows that stand for a lake table: itself, or its leaf partitions."""
+    table = lake_table(conn, relid, commit.lake_root)
+    if table.kind == "r":
+        return [relid]
+    return [leaf.relid for leaf, _ in leaf_partitions(conn, relid, commit.lake_root)]

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test run shares: fixtures as plug-ins, a header with the servers, the order.
+
+Quick tests come first, so that a simple mistake is known in seconds.  A test's marks follow from
+its folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.binaries import installations, version_text
+from tests.support.interrupt import end_in_order_on_sigterm
+
+_PLUGINS = ("fix_servers", "fix_control", "fix_node", "fix_spark", "fix_query")
+pytest_plugins = [
+    f"tests.support.{name}"
+    for name in _PLUGINS
+    if (Path(__file__).parent / "support" / f"{name}.py").exists()
+]
+
+_ORDER = ("unit", "properties", "spark", "scenarios", "chapter", "faults")
+"""Test folders, quickest first; each is also the name of a mark."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare one mark for each folder; let fixtures clean up when the run is told to end."""
+    end_in_order_on_sigterm()
+    for folder in _ORDER:
+        config.addinivalue_line("markers", f"{folder}: a test of the folder tests/{folder}")
+
+
+def pytest_report_header() -> list[str]:
+    """Say which servers there are, and which are missing."""
+    found = [f"{label} ({version_text(label)})" for label in installations()]
+    return [f"PostgreSQL servers: {', '.join(found) or 'none'}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder and sort them, keeping the order inside a folder."""
+    for item in items:
+        item.add_marker(_folder(item))
+    items.sort(key=lambda item: _ORDER.index(_folder(item)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The initial copy as a node runs it: on Spark, many ranges at once, committed to Delta."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.change.relation import LakeTable
+from penstock.client.connection import publisher_conninfo
+from penstock.client.copy import Leaf, TableCopy, copy_packs
+from penstock.client.published import published_table
+from penstock.client.snapshot import Snapshot, export_snapshot
+from penstock.errors import ConnectionLostError, ValueNotHeldError
+from penstock.lake import tables
+from penstock.lake.copy import TableCopied, run_copy
+from penstock.lake.copy_range import CopyStoppedError, Source
+from tests.support.copying import lake_table_like
+from tests.support.fix_servers import Database
+
+ROWS = 200_000
+
+
+@pytest.fixture
+def orders(publisher_db: Database) -> Database:
+    publisher_db.psql(f"""
+        CREATE TABLE orders (id int PRIMARY KEY, region text, amount numeric(12,2), at timestamptz,
+                             "odd name" text);
+        INSERT INTO orders SELECT i, 'region ' || i % 5, i / 7.0, '2024-01-01'::timestamptz
+            + i * interval '1 s', repeat('ü', i % 50) FROM generate_series(1, {ROWS}) i;
+        CREATE TABLE many (id int); CREATE TABLE none (id int);
+        INSERT INTO many SELECT generate_series(1, 10);
+        CREATE PUBLICATION p FOR TABLE orders WHERE (id % 10 <> 0), many, none;
+        ANALYZE""")
+    return publisher_db
+
+
+@pytest.fixture
+def snapshot(orders: Database) -> Iterator[Snapshot]:
+    stopping = threading.Event()
+    with export_snapshot(
+        orders.conninfo, stopping=stopping, application_name="copy test"
+    ) as exported:
+        yield exported
+
+
+def table_copy(
+    spark: SparkSession, database: Database, snapshot: Snapshot, name: str, folder: Path, relid: int
+) -> TableCopy:
+    """A copy into a new Delta table like the publisher's."""
+    with database.connect() as connection:
+        lake = lake_table_like(connection, "public", name, str(folder / str(relid)))
+    lake = replace(lake, relid=relid, version=tables.create(spark, lake, "{}"))
+    published = published_table(snapshot.connection, ["p"], "public", name)
+    leaf = Leaf(lake, None, tables.layout(lake.location).names)
+    return TableCopy(published, lake, (leaf,))
+
+
+def commit(spark: SparkSession, lake: LakeTable, copied: TableCopied) -> LakeTable:
+    files = copied.files.get(lake.relid, [])
+    version = tables.append_files(lake, files, "{}") if files else lake.version
+    return replace(lake, version=version)
+
+
+def test_tables_are_copied_and_committed(
+    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """Several tables in one run: every row once, progress adds up, statistics prune by key."""
+    copies = {
+        relid: table_copy(spark, orders, snapshot, name, tmp_path, relid)
+        for relid, name in enumerate(("orders", "many", "none"), 1)
+    }
+    assert copies[1].published.estimated_rows == ROWS
+    source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
+    progress: Counter[int] = Counter()
+    seen = []
+    packs = copy_packs(copies.values(), readers=2)
+    for copied in run_copy(
+        spark,
+        packs,
+        source,
+        2,
+        lambda relid, rows: progress.update({relid: rows}),
+        threading.Event(),
+    ):
+        lake = commit(spark, copies[copied.target.relid].lake, copied)
+        seen.append((lake.name, copied.rows, tables.read(spark, lake).count()))
+        if lake.name == "orders":
+            rows = tables.read(spark, lake)
+            found = rows.selectExpr(
+                "count(distinct id)", "sum(amount)", "max(at)", "sum(char_length(`odd name`))"
+            ).first()
+            assert found is not None
+            expected = orders.psql(
+                'SELECT count(id), sum(amount), max(at)::timestamp, sum(length("odd name"))'
+                " FROM orders WHERE id % 10 <> 0"
+            )
+            assert "|".join(str(value) for value in found) == expected
+            assert [row.id for row in rows.where("id in (17, 20)").collect()] == [17]
+    wanted = ROWS * 9 // 10
+    assert sorted(seen) == [("many", 10, 10), ("none", 0, 0), ("orders", wanted, wanted)]
+    assert progress == {1: wanted, 2: 10, 3: 0}
+
+
+def test_a_failure_leaves_no_files(
+    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """One bad value ends the copy with its own error; files of unfinished tables are removed."""
+    orders.psql("ALTER TABLE many ADD COLUMN v date; INSERT INTO many VALUES (11, 'infinity')")
+    with export_snapshot(
+        orders.conninfo, stopping=threading.Event(), application_name="copy test"
+    ) as later:
+        copies = [
+            table_copy(spark, orders, later, name, tmp_path, relid)
+            for relid, name in ((1, "orders"), (2, "many"))
+        ]
+        source = Source(publisher_conninfo(orders.conninfo, replication=False), later.name)
+        with pytest.raises(ValueNotHeldError, match='"infinity" of column "v"'):
+            list(
+                run_copy(
+                    spark, copy_packs(copies, 2), source, 1, lambda *_: None, threading.Event()
+                )
+            )
+    assert not list(tmp_path.glob("*/*.parquet"))
+
+
+def test_a_copy_stops_when_asked(
+    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """A stop ends the running jobs and removes what they wrote."""
+    copies = [table_copy(spark, orders, snapshot, "orders", tmp_path, 1)]
+    source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
+    stopping = threading.Event()
+    copy = run_copy(spark, copy_packs(copies, 2), source, 1, lambda *_: stopping.set(), stopping)
+    with pytest.raises(CopyStoppedError):
+        list(copy)
+    assert not list(tmp_path.glob("*/*.parquet"))
+
+
+def test_without_its_snapshot_a_copy_ends(
+    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """When the keeper's connection is gone, no other snapshot is read: the copy ends."""
+    copies = [table_copy(spark, orders, snapshot, "orders", tmp_path, 1)]
+    source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
+    snapshot.connection.close()
+    copy = run_copy(spark, copy_packs(copies, 2), source, 1, lambda *_: None, threading.Event())
+    with pytest.raises(ConnectionLostError, match="the snapshot of the initial copy is gone"):
+        list(copy)
+
+
+def test_the_export_can_be_stopped(publisher_db: Database) -> None:
+    """A transaction on the publisher that does not end makes the export wait, until stopped."""
+    stopping = threading.Event()
+    with publisher_db.connect() as writer:
+        writer.execute("BEGIN; CREATE TABLE t (id int)")
+        timer = threading.Timer(0.5, stopping.set)
+        timer.start()
+        with pytest.raises(CopyStoppedError):
+            with export_snapshot(
+                publisher_db.conninfo, stopping=stopping, application_name="copy test"
+            ):
+                raise AssertionError("the snapshot was exported")

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures with real nodes.
+
+node         the session's node, shared: give every table and subscription a name of its own
+new_node     make nodes of one's own, to kill or to start with a failpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.folders import open_folder
+from tests.support.node import Node
+
+NewNode = Callable[..., Node]
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    """The shared node, started when first asked for."""
+    with open_folder("pst-node-") as folder:
+        shared = Node(folder / "home")
+        try:
+            yield shared.start()
+        finally:
+            shared.close()
+
+
+@pytest.fixture
+def new_node() -> Iterator[NewNode]:
+    """Make a Node (not started) with a new home; its options are those of ``Node``."""
+    with ExitStack() as stack:
+
+        def make(**options: object) -> Node:
+            folder = stack.enter_context(open_folder("pst-node-"))
+            made = Node(folder / "home", **options)  # type: ignore[arg-type]  # passed through
+            stack.callback(made.close)
+            return made
+
+        yield make

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write pgoutput messages by hand, as a publisher would send them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from types import EllipsisType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.change.relation import Relation
+
+Value = bytes | str | EllipsisType | None
+"""Text, None for null, ``...`` for an unchanged TOAST value."""
+
+
+def begin(commit_lsn: int, time_us: int = 0, xid: int = 7) -> bytes:
+    """Begin; the time is in microseconds since 2000-01-01."""
+    return b"B" + struct.pack(">QqI", commit_lsn, time_us, xid)
+
+
+def commit(commit_lsn: int, end_lsn: int, time_us: int = 0) -> bytes:
+    """Commit."""
+    return b"C" + struct.pack(">BQQq", 0, commit_lsn, end_lsn, time_us)
+
+
+def describe(relation: Relation) -> bytes:
+    """Relation."""
+    head = b"R" + struct.pack(">I", relation.oid) + _string(relation.schema)
+    head += _string(relation.name) + relation.identity.encode()
+    columns = [
+        bytes([column.key])
+        + _string(column.name)
+        + struct.pack(">Ii", column.type_oid, column.typmod)
+        for column in relation.columns
+    ]
+    return head + struct.pack(">H", len(columns)) + b"".join(columns)
+
+
+def insert(oid: int, new: Sequence[Value]) -> bytes:
+    """Insert."""
+    return b"I" + struct.pack(">I", oid) + b"N" + _tuple(new)
+
+
+def update(
+    oid: int, new: Sequence[Value], old: Sequence[Value] | None = None, letter: bytes = b"K"
+) -> bytes:
+    """Update, with an old row (K the key, O the whole row) or without."""
+    before = letter + _tuple(old) if old is not None else b""
+    return b"U" + struct.pack(">I", oid) + before + b"N" + _tuple(new)
+
+
+def delete(oid: int, old: Sequence[Value], letter: bytes = b"K") -> bytes:
+    """Delete."""
+    return b"D" + struct.pack(">I", oid) + letter + _tuple(old)
+
+
+def truncate(*oids: int, flags: int = 0) -> bytes:
+    """Truncate."""
+    return (
+        b"T" + struct.pack(">IB", len(oids), flags) + b"".join(struct.pack(">I", o) for o in oids)
+    )
+
+
+def transaction(commit_lsn: int, *changes: bytes, end_lsn: int | None = None) -> list[bytes]:
+    """Begin, the changes, Commit."""
+    end = commit_lsn + 8 if end_lsn is None else end_lsn
+    return [begin(commit_lsn), *changes, commit(commit_lsn, end)]
+
+
+def framed(messages: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The messages in one buffer, and where each begins and ends."""
+    parts = list(messages)
+    offsets = np.fromiter(accumulate(map(len, parts), initial=0), np.int64)
+    return np.frombuffer(bytearray().join(parts), np.uint8), offsets
+
+
+def _string(text: str) -> bytes:
+    return text.encode() + b"\0"
+
+
+def _tuple(values: Sequence[Value]) -> bytes:
+    return struct.pack(">H", len(values)) + b"".join(map(_value, values))
+
+
+def _value(value: Value) -> bytes:
+    if value is None:
+        return b"n"
+    if isinstance(value, EllipsisType):
+        return b"u"
+    raw = value.encode() if isinstance(value, str) else value
+    return b"t" + struct.pack(">I", len(raw)) + raw

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A subscription's stream without a node: slot and publication by hand, a receiver, a replay.
+
+``Replay`` applies staged changes to plain dictionaries, the slow and obvious way, so that they can
+be compared with what the publisher selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from penstock.client.receiver import Receiver, StreamOptions
+from penstock.lsn import parse_lsn
+from penstock.staging.log import StagingLog
+from penstock.staging.segment import Segment
+from tests.support.fix_servers import Database
+from tests.support.waits import wait_until
+
+Row = dict[str, Any]
+
+
+class Stream:
+    """One slot of one publisher, staged below a folder."""
+
+    def __init__(self, database: Database, folder: Path, publication: str = "p") -> None:
+        self.database = database
+        self.folder = folder
+        self.options = StreamOptions(
+            subscription="sub",
+            conninfo=database.conninfo,
+            slot=f"slot_{database.name}",
+            publications=(publication,),
+        )
+        database.psql(
+            f"SELECT pg_create_logical_replication_slot('{self.options.slot}', 'pgoutput')"
+        )
+
+    @contextmanager
+    def receiver(
+        self, log: StagingLog, applied: Callable[[], int] | None = None, **options: Any
+    ) -> Iterator[Receiver]:
+        """A receiver that runs inside the block; by default everything staged counts as applied."""
+        reader = applied if applied is not None else lambda: log.end_lsn
+        receiver = Receiver(replace(self.options, **options), log, reader)
+        # The walsender of the connection before may need a moment to leave the slot.
+        wait_until(lambda: not self.slot("active"), 20, "the slot to be free")
+        receiver.start()
+        try:
+            yield receiver
+        finally:
+            receiver.stop()
+
+    def slot(self, column: str) -> Any:
+        """A column of the slot's row in pg_replication_slots."""
+        with self.database.connect() as connection:
+            row = connection.execute(
+                f"SELECT {column} FROM pg_replication_slots WHERE slot_name = %s",
+                [self.options.slot],
+            ).fetchone()
+        assert row is not None
+        return row[0]
+
+    def wal_position(self) -> int:
+        """The publisher's current write-ahead log position."""
+        return parse_lsn(self.database.psql("SELECT pg_current_wal_lsn()"))
+
+    def await_staged(self, log: StagingLog, receiver: Receiver, timeout: float = 30) -> int:
+        """Wait until everything written so far is durable in staging; that position."""
+        position = self.wal_position()
+
+        def staged() -> bool:
+            receiver.check()
+            return log.end_lsn >= position
+
+        wait_until(staged, timeout, "the changes to be staged")
+        return position
+
+
+class Replay:
+    """Tables as staged changes make them, by key."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[tuple[Any, ...], Row]] = {}
+        self.keys: list[tuple[int, int]] = []
+
+    def apply(self, segments: Iterable[Segment]) -> Replay:
+        """Apply whole segments in order; every change once, in the publisher's order."""
+        for segment in segments:
+            changes = [
+                (row["commit_lsn"], row["seq"], file, row)
+                for file in segment.files
+                for row in pq.read_table(file.path).to_pylist()
+            ]
+            for lsn, seq, file, row in sorted(changes, key=lambda change: change[:2]):
+                self.keys.append((lsn, seq))
+                self._change(file.relation.name, file.relation.key_columns, row)
+        return self
+
+    def rows(self, table: str) -> list[Row]:
+        """A table's rows, ordered by key."""
+        content = self.tables.get(table, {})
+        return [content[key] for key in sorted(content)]
+
+    def _change(self, name: str, key_columns: tuple[str, ...], change: Row) -> None:
+        table = self.tables.setdefault(name, {})
+        if change["op"] == "T":
+            table.clear()
+            return
+        new, old = change["new"], change["old"] or change["new"]
+        key = tuple(old[column] for column in key_columns)
+        before = table.pop(key, {})
+        if new is not None:
+            kept = {column: before[column] for column in change["unchanged"] or ()}
+            table[tuple(new[column] for column in key_columns)] = {**new, **kept}
