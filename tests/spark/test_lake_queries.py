@@ -10,11 +10,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from penstock.change import types
 from penstock.errors import PenstockError, TableStateError
 from penstock.frontdoor.actions import Parameter, RunOnLake
 from tests.support.query_oracle import Oracle
+from tests.support.waits import wait_until
 
 SLOW = """
     SELECT count(*) FROM sales a, sales b, sales c, sales d, sales e, sales f
@@ -173,6 +175,27 @@ def test_statement_timeout_ends_a_query(oracle: Oracle) -> None:
         with pytest.raises(PenstockError, match="statement timeout") as ended:
             oracle.translated(SLOW)
     assert ended.value.sqlstate == "57014"
+
+
+@pytest.mark.parametrize("condition", ["WHERE", "LEFT JOIN people p ON p.id < f.id WHERE"])
+def test_a_cancelled_nested_loop_gives_its_cores_back(
+    oracle: Oracle, spark: SparkSession, condition: str
+) -> None:
+    """No task of it goes on: the cores are free for replication at once."""
+    slow = SLOW.replace("WHERE", condition)
+    with settings(oracle, "SET statement_timeout = '700ms'"):
+        for _ in range(2):
+            with pytest.raises(PenstockError, match="statement timeout"):
+                oracle.translated(slow)
+    wait_until(lambda: not running_tasks(spark), 10, "Spark's tasks to end")
+
+
+def running_tasks(spark: SparkSession) -> list[str]:
+    """The names of the JVM's threads that run a task."""
+    jvm = spark._jvm
+    assert jvm is not None
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    return [t.getName() for t in threads if t.getName().startswith("Executor task launch worker")]
 
 
 def test_a_column_that_the_delta_table_has_not_is_an_error(oracle: Oracle) -> None:

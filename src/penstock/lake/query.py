@@ -56,6 +56,11 @@ _SETTINGS = {
     "spark.sql.groupByOrdinal": "false",
     "spark.sql.groupByAliases": "false",
     "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
+    # A product's inner rows come out of Spark's sorter, which looks at each row whether the task
+    # was cancelled; kept in memory as rows they would be gone through to the end.
+    "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "0",
+    # The plan is searched for nested loops, so it must not be cut.
+    "spark.sql.maxPlanStringLength": str(10_000_000),
 }
 
 _SQLSTATES = {
@@ -116,12 +121,29 @@ def run_query(
             _rows(session, table).createOrReplaceTempView(view_name(table.relid))
         for variable in statement.variables:
             _set_variable(session, variable)
-        return session.sql(statement.sql).toArrow()
+        return _interruptible(session, statement.sql).toArrow()
 
 
 def cancel_query(spark: SparkSession, job: str) -> None:
     """Stop the jobs of a query, also those that it has not started yet."""
     spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(job)
+
+
+def _interruptible(session: SparkSession, sql: str) -> DataFrame:
+    """A query whose tasks end soon after it is cancelled.
+
+    A broadcast nested loop is one generated loop over both sides that never looks whether its
+    task is to end: cancelled, it would hold a core that apply needs until it has gone through.
+    Without broadcasts Spark plans the inner ones as products, which do look.
+    """
+    frame = session.sql(sql)
+    jvm = session._jvm
+    assert jvm is not None  # this is a classic session, not a Connect one
+    jvm.SparkSession.setActiveSession(session._jsparkSession)  # whose setting the text obeys
+    if "BroadcastNestedLoopJoin" not in frame._jdf.queryExecution().executedPlan().toString():
+        return frame
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    return session.sql(sql)
 
 
 def _set_variable(session: SparkSession, variable: Variable) -> None:
