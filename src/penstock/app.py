@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.config import Settings
 from penstock.control.account import server_account
@@ -28,6 +29,7 @@ from penstock.control.claim import claim
 from penstock.control.connect import connect
 from penstock.control.external import check_external
 from penstock.control.guard import Guard, node_secret, register_secret
+from penstock.control.ledger import Ledger
 from penstock.control.migrate import migrate
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
@@ -43,8 +45,8 @@ from penstock.lake.session import build_session, stop_session
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
 from penstock.workers.launcher import Launcher
-from penstock.workers.ledger import LedgerWorker
-from penstock.workers.reporting import Reporter
+from penstock.workers.loop import Loop
+from penstock.workers.reporting import report
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +131,14 @@ def _prepare(settings: Settings, address: ControlAddress) -> Guard:
 @contextmanager
 def _workers(context: WorkerContext) -> Iterator[Launcher]:
     launcher = Launcher(context)
-    ledger = LedgerWorker(context.control, context.settings.wal_retrieve_retry_interval)
-    reporter = Reporter(context.control, launcher.reports)
+    retry = context.settings.wal_retrieve_retry_interval
+    ledger = Loop("ledger", Ledger(context.control).run, "the ledger stopped", retry)
+    reporter = Loop(
+        "reporter",
+        partial(report, context.control, launcher.reports),
+        "pg_stat_subscription is not up to date",
+        retry,
+    )
     launcher.start()
     ledger.start()
     reporter.start()

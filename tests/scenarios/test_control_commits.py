@@ -23,6 +23,7 @@ from penstock.control.catalog import (
 )
 from penstock.control.commits import CommitOutcomeUnknownError, begin_commit, xact_status
 from penstock.control.connect import ControlConnection
+from penstock.control.table_state import TableState
 from penstock.errors import WrongStateError
 from tests.support.control import Control, one, relid
 from tests.support.waits import wait_until
@@ -387,15 +388,15 @@ def test_relation_state_is_set_with_the_commit(
         [subid, table.relid],
     )
     with begin_commit(conn, "copy", control.lake) as commit:
-        commit.set_relation_state(subid, table.relid, "f", 0x16B374D848)
+        commit.set_relation_state(subid, table.relid, TableState.DATASYNC)
+        commit.set_relation_state(subid, table.relid, TableState.FINISHEDCOPY, 0x16B374D848)
     state = "SELECT srsubstate::text, srsublsn::text FROM pg_subscription_rel WHERE srsubid = %s"
     assert one(conn, state, subid) == ("f", "16/B374D848")
-    with begin_commit(conn, "copy", control.lake) as commit:
-        commit.set_relation_state(subid, table.relid, "i")
-    assert one(conn, state, subid) == ("i", None)
-    with pytest.raises(WrongStateError, match="does not belong to subscription"):
-        with begin_commit(conn, "copy", control.lake) as commit:
-            commit.set_relation_state(subid, 1, "r", 1)
+    for which, wrong in ((table.relid, TableState.DATASYNC), (1, TableState.SYNCDONE)):
+        with pytest.raises(WrongStateError, match=f'cannot come to state "{wrong.value}"'):
+            with begin_commit(conn, "copy", control.lake) as commit:
+                commit.set_relation_state(subid, which, wrong, 1)
+    assert one(conn, state, subid) == ("f", "16/B374D848")
     conn.execute("ALTER SUBSCRIPTION states SET (slot_name = NONE)")
     conn.execute("DROP SUBSCRIPTION states")
 

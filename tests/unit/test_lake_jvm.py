@@ -62,12 +62,11 @@ def test_major_version(tmp_path: Path, version: str, major: int) -> None:
     assert jvm.java_major(fake_java(tmp_path, version)) == major
 
 
-def test_no_java_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_is_a_named_error(tmp_path: Path) -> None:
     """With only a Java that Spark does not run on, the error says what to install."""
     fake_java(tmp_path, "11.0.1")
-    monkeypatch.setattr(jvm, "_candidates", lambda: [tmp_path])
     with pytest.raises(ConfigurationError, match="no Java 17 or 21") as error:
-        jvm.java_home()
+        jvm.find_java([tmp_path])
     assert error.value.hint is not None and "jdk" not in error.value.message
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.client import chunks
 from penstock.client.chunks import Chunk, ChunkBuilder, ChunkQueue
 from penstock.client.connection import publisher_conninfo
 from penstock.client.feedback import (
@@ -53,10 +52,9 @@ def test_chunks_are_cut_at_commits() -> None:
     assert builder.cut() is None
 
 
-def test_a_large_transaction_is_cut_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_transaction_is_cut_inside() -> None:
     """A transaction that is larger than a chunk comes in pieces, none of it lost."""
-    monkeypatch.setattr(chunks, "MAX_CHUNK", 60)
-    builder = ChunkBuilder()
+    builder = ChunkBuilder(limit=60)
     messages = wire.transaction(8, *[ROW] * 10)
     pieces: list[bytes] = []
     sizes = []

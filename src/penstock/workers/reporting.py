@@ -21,7 +21,7 @@ import psycopg
 
 from penstock.control.address import ControlAddress
 from penstock.control.connect import ControlConnection, connect
-from penstock.errors import ConnectionLostError, PenstockError
+from penstock.errors import PenstockError
 from penstock.lsn import format_lsn
 
 log = logging.getLogger(__name__)
@@ -48,43 +48,20 @@ class WorkerReport:
     pending_since: datetime | None = None
 
 
-class Reporter:
-    """The thread that writes the reports."""
-
-    def __init__(
-        self, address: ControlAddress, reports: Callable[[], Sequence[WorkerReport]]
-    ) -> None:
-        self._address = address
-        self._reports = reports
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-
-    def start(self) -> None:
-        """Begin to report."""
-        self._thread.start()
-
-    def shut_down(self, timeout: float) -> None:
-        """Write an empty report, since no worker runs any more, and end."""
-        self._stopping.set()
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._report()
-            except (ConnectionLostError, psycopg.OperationalError) as error:
-                log.warning("pg_stat_subscription is not up to date: %s", error)
-                self._stopping.wait(INTERVAL)
-
-    def _report(self) -> None:
-        with connect(self._address, application_name="penstock reporter") as connection:
-            written: Sequence[WorkerReport] | None = None
-            while not self._stopping.wait(INTERVAL):
-                reports = self._reports()
-                if reports != written:
-                    write_reports(connection, reports)
-                    written = reports
-            write_reports(connection, [])
+def report(
+    address: ControlAddress,
+    reports: Callable[[], Sequence[WorkerReport]],
+    stopping: threading.Event,
+) -> None:
+    """Write the reports until told to stop; then an empty one, since no worker runs any more."""
+    with connect(address, application_name="penstock reporter") as connection:
+        written: Sequence[WorkerReport] | None = None
+        while not stopping.wait(INTERVAL):
+            current = reports()
+            if current != written:
+                write_reports(connection, current)
+                written = current
+        write_reports(connection, [])
 
 
 def write_reports(connection: ControlConnection, reports: Sequence[WorkerReport]) -> None:

@@ -20,7 +20,7 @@ from penstock.client.connection import open_publisher
 from penstock.control.catalog import Subscription
 from penstock.control.commits import Commit
 from penstock.names import quote_pg, quote_pg_literal, quote_pg_qualified
-from penstock.workers.batch import TableWork
+from penstock.sync.work import TableWork
 from penstock.workers.context import WorkerContext
 
 log = logging.getLogger(__name__)

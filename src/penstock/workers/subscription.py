@@ -34,10 +34,11 @@ from penstock.control.catalog import (
     subscription_relations,
 )
 from penstock.control.connect import ControlConnection, connect
+from penstock.control.table_state import NEEDS_COPY, TableState
 from penstock.errors import PenstockError
 from penstock.lsn import format_lsn
 from penstock.staging.log import StagingLog
-from penstock.workers import batch
+from penstock.sync.work import catch_up_work, stream_work, take, trim_position
 from penstock.workers.apply import Applier
 from penstock.workers.context import WorkerContext
 from penstock.workers.reporting import WorkerReport, forget_error, lsn_text, record_error
@@ -175,7 +176,7 @@ class Attempt:
             return True
         did = self._apply(states, applier)
         held = self._sync.held_position if self._sync is not None else None
-        self._staging.trim(batch.trim_position(self._applied, states, held))
+        self._staging.trim(trim_position(self._applied, states, held))
         return did
 
     def _end_sync(self) -> None:
@@ -186,7 +187,7 @@ class Attempt:
 
     def _start_sync(self, states: Sequence[SubscriptionRelation]) -> None:
         """Start a table sync when tables need one and none runs."""
-        waiting = [table for table in states if table.state in ("i", "d")]
+        waiting = [table for table in states if table.state in NEEDS_COPY]
         if waiting and self._sync is None:
             self._sync = TableSync(
                 self._context, self._subscription, waiting, self._staging.end_lsn
@@ -200,31 +201,35 @@ class Attempt:
         caught up, and becomes s at the stream's position.  The stream has passed an s table's LSN
         when it has applied that far, or received that far with nothing left to apply.
         """
-        copied = [table for table in states if table.state == "f"]
+        copied = [table for table in states if table.state is TableState.FINISHEDCOPY]
         for table in copied:
-            work = batch.catch_up_work(self._staging.segments(), table, self._applied)
+            work = catch_up_work(self._staging.segments(), table, self._applied)
             if work is None:
-                applier.set_state(table, "s", max(table.lsn or 0, self._applied))
+                applier.set_state(table, TableState.SYNCDONE, max(table.lsn or 0, self._applied))
             else:
                 log.info('table "%s.%s" catches up', table.schema, table.name)
                 applier.catch_up(table, work, self._applied)
         idle = not self._staging.segments(self._applied)
         position = max(self._applied, self._staging.end_lsn if idle else 0)
-        ready = [t for t in states if t.state == "s" and (t.lsn or 0) <= position]
+        ready = [
+            table
+            for table in states
+            if table.state is TableState.SYNCDONE and (table.lsn or 0) <= position
+        ]
         for table in ready:
-            applier.set_state(table, "r", table.lsn)
+            applier.set_state(table, TableState.READY, table.lsn)
             log.info('table "%s.%s" is ready', table.schema, table.name)
         return bool(copied or ready)
 
     def _apply(self, states: Sequence[SubscriptionRelation], applier: Applier) -> bool:
         """Apply the next batch, if something is staged."""
-        segments = batch.take(
+        segments = take(
             self._staging.segments(self._applied), self._context.settings.apply_batch_bytes
         )
         if not segments:
             return False
         known = {(table.schema, table.name): table for table in states}
-        work, unknown = batch.stream_work(segments, known)
+        work, unknown = stream_work(segments, known)
         applier.require_tables(unknown)
         applier.apply(work, segments[-1])
         self._applied = segments[-1].end_lsn

@@ -38,6 +38,7 @@ from penstock.control.catalog import (
 )
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection, connect
+from penstock.control.table_state import TableState
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
@@ -167,7 +168,7 @@ class TableSync:
         root = self._context.settings.lake_path
         with begin_commit(conn, "copy", root) as commit:
             for table in self._tables.values():
-                commit.set_relation_state(self._subscription.oid, table.relid, "d")
+                commit.set_relation_state(self._subscription.oid, table.relid, TableState.DATASYNC)
                 for leaf in _leaf_relids(conn, table.relid, commit):
                     target = lock_settled(self._spark, commit, [leaf])[leaf]
                     if target.version is None:
@@ -207,7 +208,7 @@ class TableSync:
                 version = append_files(table, files, commit.metadata)
                 commit.moved(table, version, [(version, version)], "copy", table.sole_writer)
             reach(Failpoint.COPY_DELTA_COMMITTED)
-            commit.set_relation_state(self._subscription.oid, relid, "f", lsn)
+            commit.set_relation_state(self._subscription.oid, relid, TableState.FINISHEDCOPY, lsn)
             conn.execute(
                 "INSERT INTO penstock.subscription_table (subid, relid, rows_copied, copy_seconds)"
                 " VALUES (%s, %s, %s, %s) ON CONFLICT (subid, relid) DO UPDATE SET"

@@ -82,21 +82,20 @@ def _null_int(sql: str) -> str:
 
 @register("left(text,int4)")
 def _left(call: Call) -> Expr:
-    sql = let(
-        [arg.sql for arg in call.args],
-        lambda v: (
-            f"IF({v[1]} >= 0, left({v[0]}, {v[1]}), left({v[0]}, char_length({v[0]}) + {v[1]}))"
-        ),
-    )
-    return Expr(sql, types.TEXT)
+    return _one_end(call, "left")
 
 
 @register("right(text,int4)")
 def _right(call: Call) -> Expr:
+    return _one_end(call, "right")
+
+
+def _one_end(call: Call, end: str) -> Expr:
+    """A negative length is what to leave out at the other end."""
     sql = let(
         [arg.sql for arg in call.args],
         lambda v: (
-            f"IF({v[1]} >= 0, right({v[0]}, {v[1]}), right({v[0]}, char_length({v[0]}) + {v[1]}))"
+            f"IF({v[1]} >= 0, {end}({v[0]}, {v[1]}), {end}({v[0]}, char_length({v[0]}) + {v[1]}))"
         ),
     )
     return Expr(sql, types.TEXT)

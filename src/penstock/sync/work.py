@@ -4,14 +4,12 @@
 In:   staged segments in commit order, and the state of each table of the subscription.
 Out:  per table the files to apply and the range of commits in them that counts.
 
-PostgreSQL's rule (should_apply_changes_for_rel in worker.c), per transaction with commit LSN L:
+The stream applies a transaction with commit LSN L to a table (``applied_from``) that is
 
-    state   applied by the stream
-    -----   ---------------------
-    i, d    no: the copy will contain it, or the catch-up will bring it
-    f       no: the catch-up brings everything from the copy's LSN on
-    s       yes if L >= the state's LSN
-    r       yes
+    i, d    not: the copy will contain it, or the catch-up will bring it
+    f       not: the catch-up brings everything from the copy's LSN on
+    s       if L >= the state's LSN
+    r       always
 
 Catch-up of a table in state f with copy LSN C, when the stream is already at A: the changes with
 C <= L that lie in segments up to A.  Segments are kept until no table can need them any more.
@@ -23,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.control.catalog import SubscriptionRelation
+from penstock.control.table_state import TableState, applied_from
 from penstock.staging.segment import ChangeFile, Segment
 
 QualifiedName = tuple[str, str]
@@ -70,10 +69,10 @@ def stream_work(
         state = states.get(name)
         if state is None:
             unknown.append(name)
-        elif state.state == "r":
-            work.append(TableWork(name, tuple(files), 0, to_lsn))
-        elif state.state == "s" and (state.lsn or 0) <= to_lsn:
-            work.append(TableWork(name, tuple(files), state.lsn or 0, to_lsn))
+            continue
+        from_lsn = applied_from(state.state, state.lsn)
+        if from_lsn is not None and from_lsn <= to_lsn:
+            work.append(TableWork(name, tuple(files), from_lsn, to_lsn))
     return work, unknown
 
 
@@ -95,7 +94,7 @@ def trim_position(applied: int, states: Iterable[SubscriptionRelation], held: in
     ``held`` is the end of staging when the running copy began; its snapshot is later than that.
     """
     positions = [applied]
-    positions.extend(table.lsn or 0 for table in states if table.state == "f")
+    positions.extend(table.lsn or 0 for table in states if table.state is TableState.FINISHEDCOPY)
     if held is not None:
         positions.append(held)
     return min(positions)

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.change.relation import Column, Relation
 from penstock.control.catalog import SubscriptionRelation
+from penstock.control.table_state import TableState
 from penstock.staging.segment import ChangeFile, Segment
-from penstock.workers.batch import catch_up_work, stream_work, take, trim_position
+from penstock.sync.work import catch_up_work, stream_work, take, trim_position
 
 
 def _file(table: str, number: int) -> ChangeFile:
@@ -20,7 +23,7 @@ def _segment(first: int, last: int, end: int, *tables: str) -> Segment:
 
 
 def _table(name: str, state: str, lsn: int | None) -> SubscriptionRelation:
-    return SubscriptionRelation(1, "public", name, state, lsn)
+    return SubscriptionRelation(1, "public", name, TableState(state), lsn)
 
 
 SEGMENTS = [
@@ -78,3 +81,22 @@ def test_segments_stay_while_a_copy_may_need_them() -> None:
     assert trim_position(145, ready, None) == 145
     assert trim_position(145, [*ready, _table("b", "f", 118)], None) == 118
     assert trim_position(145, [*ready, _table("b", "d", None)], 115) == 115
+
+
+@pytest.mark.parametrize("copied", range(100, 145, 5))
+@pytest.mark.parametrize("applied", [105, 115, 125, 145])
+def test_each_transaction_arrives_once(copied: int, applied: int) -> None:
+    """Copy, catch-up and stream divide a table's transactions without gap or overlap."""
+    segments = [_segment(lsn, lsn, lsn + 5, "a") for lsn in range(100, 145, 10)]
+    caught_up = catch_up_work(segments, _table("a", "f", copied), applied)
+    rest = [segment for segment in segments if segment.end_lsn > applied]
+    joined = max(copied, applied)
+    works = [caught_up] if caught_up else []
+    works += stream_work(rest, {("public", "a"): _table("a", "s", joined)})[0] if rest else []
+    arrived = [
+        lsn
+        for work in works
+        for lsn in range(100, 145, 10)
+        if work.from_lsn <= lsn <= work.to_lsn and any(f"{lsn}-" in f.path for f in work.files)
+    ]
+    assert sorted(arrived) == [lsn for lsn in range(100, 145, 10) if lsn >= copied]
