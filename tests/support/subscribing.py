@@ -17,19 +17,29 @@ SYNC_TIMEOUT = 60.0
 
 def wait_ready(node: Node, subscription: str) -> None:
     """Wait until every table of a subscription is in state r."""
-    query = (
-        "SELECT count(*) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid"
-        f" WHERE s.subname = '{subscription}' AND r.srsubstate <> 'r'"
+    waiting = (
+        "SELECT FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid"
+        " WHERE s.subname = %s AND r.srsubstate <> 'r'"
     )
-    try:
-        wait_until(lambda: node.psql(query) == "0", SYNC_TIMEOUT, f"{subscription} to be in sync")
-    except AssertionError as error:
-        errors = node.psql("SELECT * FROM penstock.subscription_error")
-        raise AssertionError(f"{error}\nerrors: {errors}") from error
+    with node.connect() as conn:
+        try:
+            wait_until(
+                lambda: conn.execute(waiting, [subscription]).rowcount == 0,
+                SYNC_TIMEOUT,
+                f"{subscription} to be in sync",
+            )
+        except AssertionError as error:
+            errors = conn.execute("SELECT * FROM penstock.subscription_error").fetchall()
+            raise AssertionError(f"{error}\nerrors: {errors}") from error
 
 
 def wait_equal(publisher: Database, query: str, node: Node, lake_query: str | None = None) -> None:
-    """Wait until a query gives the same rows, as a multiset of text, on both sides."""
+    """Wait until a query gives the same rows, as a multiset of text, on both sides.
+
+    Rows are compared once the publisher knows that all is applied: a comparison costs Spark more
+    than a small batch does.
+    """
+    wait_caught_up(publisher)
     found = difference(publisher.psql, query, node.psql, lake_query or query)
 
     def equal() -> bool:
@@ -38,9 +48,27 @@ def wait_equal(publisher: Database, query: str, node: Node, lake_query: str | No
         return not found
 
     try:
-        wait_until(equal, SYNC_TIMEOUT, query)
+        if found:
+            wait_until(equal, SYNC_TIMEOUT, query)
     except AssertionError as error:
         raise AssertionError(f"{query}\n{found}") from error
+
+
+def wait_caught_up(publisher: Database) -> None:
+    """Wait until every subscriber that streams from a database has applied all of it."""
+    behind = (
+        "SELECT FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid"
+        " WHERE s.database = current_database() AND NOT s.temporary AND"
+        " (r.replay_lsn IS NULL OR r.replay_lsn < %s::pg_lsn)"
+    )
+    with publisher.connect() as conn:
+        row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        wait_until(
+            lambda: conn.execute(behind, row).rowcount == 0,
+            SYNC_TIMEOUT,
+            f"the subscribers of {publisher.name} to apply everything",
+        )
 
 
 @contextmanager
