@@ -58,7 +58,7 @@ def table_copy(
         lake = lake_table_like(connection, "public", name, str(folder / str(relid)))
     lake = replace(lake, relid=relid, version=tables.create(spark, lake, "{}"))
     published = published_table(snapshot.connection, ["p"], "public", name)
-    leaf = Leaf(lake, None, tables.layout(lake.location).names)
+    leaf = Leaf(lake, None, tables.physical_names(lake.location))
     return TableCopy(published, lake, (leaf,))
 
 

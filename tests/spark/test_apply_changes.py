@@ -153,8 +153,8 @@ def test_inserts_are_appended(keyed: Subscriber) -> None:
     assert {entry["userMetadata"] for entry in history} == {METADATA}
 
 
-def test_many_rows_go_through_a_file(keyed: Subscriber) -> None:
-    """A source of many rows is a Parquet file in the table's folder, and is removed."""
+def test_many_rows(keyed: Subscriber) -> None:
+    """Every row of a large batch of updates is replaced, and nothing but data files stays."""
     count = 12_000
     keyed.apply_here([insert(**row(key)) for key in range(count)])
     applied = keyed.apply_here([update(row(key, key, "new")) for key in range(count)])

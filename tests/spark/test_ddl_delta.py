@@ -48,7 +48,7 @@ def table(spark_worker: SparkSession, tmp_path: Path) -> LakeTable:
 
 def append(table: LakeTable, rows: list[Values]) -> LakeTable:
     """Add rows as a copy does, and move the version."""
-    names = tables.layout(table.location).names
+    names = tables.physical_names(table.location)
     arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))
     arrow = arrow.rename_columns([names[name] for name in arrow.column_names])
     file = write_file(arrow, table.location)

@@ -62,7 +62,7 @@ class Lake:
             if table.version is None:
                 tables.create(self._spark, table, commit.metadata)
                 commit.set_columns(table)
-            names = tables.layout(table.location).names
+            names = tables.physical_names(table.location)
             arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))
             arrow = arrow.rename_columns([names[column] for column in arrow.column_names])
             version = tables.append_files(

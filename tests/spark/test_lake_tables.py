@@ -9,6 +9,7 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +19,8 @@ from penstock.change.relation import LakeColumn, LakeTable
 from penstock.lake import tables
 from penstock.lake.durable import deletion_vector_path, log_entry, sync_versions
 from penstock.lake.files import NewFile, write_file
+from penstock.lake.find import find_rows
+from penstock.lake.log import data_files
 
 COLUMNS = {
     "id": types.INT8,
@@ -149,7 +152,7 @@ def test_names_that_need_mapping(spark_worker: SparkSession, tmp_path: Path) -> 
     """Names with blanks and quotes work, through column mapping, appends included."""
     table = lake_table(tmp_path / "t", {"id": types.INT4, "odd (name), `x`": types.TEXT})
     tables.create(spark_worker, table, "m")
-    names = tables.layout(table.location).names
+    names = tables.physical_names(table.location)
     rows = arrow(table, [{"id": 1, "odd (name), `x`": "a"}])
     physical = rows.rename_columns([names[name] for name in rows.column_names])
     version = tables.append_files(table, [write_file(physical, table.location)], "m")
@@ -160,14 +163,47 @@ def test_append_to_a_widened_table(spark_worker: SparkSession, tmp_path: Path) -
     """A table with type widening, which deltalake does not know, still takes files."""
     table = lake_table(tmp_path / "t", {"id": types.INT4})
     tables.create(spark_worker, table, "m")
+    tables.append_files(table, [write_file(arrow(table, [{"id": 1}]), table.location)], "m")
     path = tables.delta_path(table.location)
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     spark_worker.sql(f"ALTER TABLE {path} ALTER COLUMN id TYPE bigint")
     wide = lake_table(tmp_path / "t", {"id": types.INT8})
     written = write_file(arrow(wide, [{"id": 2**40}]), wide.location)
     version = tables.append_files(wide, [written], "the metadata")
-    assert tables.read(spark_worker, at(wide, version)).collect()[0].id == 2**40
+    ids = tables.read(spark_worker, at(wide, version)).orderBy("id").collect()
+    assert [row.id for row in ids] == [1, 2**40]
     assert '"the metadata"' in log_entry(wide.location, version).read_text()
+    hits = find_rows(at(wide, version), pa.table({"id": pa.array([2**40, 1], pa.int64())}))
+    assert sorted(hits.at.tolist()) == [0, 1]
+    while version < tables.CHECKPOINT_EVERY:
+        written = write_file(arrow(wide, [{"id": 2**40 + version}]), wide.location)
+        version = tables.append_files(wide, [written], "m")
+    for entry in Path(wide.location, "_delta_log").glob("*.json"):
+        if int(entry.stem) < version:
+            entry.unlink()
+    frame = tables.read(spark_worker, at(wide, version))
+    assert frame.count() == version - 2 and frame.where("id = 1").count() == 1
+
+
+def test_both_writers_vectors_add_up(spark_worker: SparkSession, tmp_path: Path) -> None:
+    """Rows that Spark deleted and rows that we take out of the same file are gone for both."""
+    table = lake_table(tmp_path / "t", {"id": types.INT4, "amount": types.NUMERIC})
+    tables.create(spark_worker, table, "m")
+    rows = [{"id": number, "amount": Decimal(f"{number}.5")} for number in range(10)]
+    version = tables.append_files(table, [write_file(arrow(table, rows), table.location)], "m")
+    path = tables.delta_path(table.location)
+    spark_worker.sql(f"DELETE FROM {path} WHERE id IN (2, 3)")
+    [name] = data_files(table.location, version + 1)
+    gone = {name: np.array([0, 9], np.uint64)}
+    version = tables.change_rows(at(table, version + 1), gone, [], "m")
+    left = [1, 4, 5, 6, 7, 8]
+    frame = tables.read(spark_worker, at(table, version))
+    assert [row.id for row in frame.orderBy("id").collect()] == left
+    assert [row.id for row in frame.where("amount > 4").orderBy("id").collect()] == left[1:]
+    spark_worker.sql(f"DELETE FROM {path} WHERE id = 8")
+    asked = pa.table({"id": pa.array(range(10), pa.int32())})
+    hits = find_rows(at(table, version + 1), asked)
+    assert sorted(hits.at.tolist()) == left[:-1]
 
 
 def test_restore_brings_back_rows_and_definition(
@@ -223,4 +259,7 @@ def test_checkpoints_of_appends(spark_worker: SparkSession, tmp_path: Path) -> N
     for entry in log.glob("*.json"):
         if int(entry.stem) < version:
             entry.unlink()
-    assert tables.read(spark_worker, at(table, version)).count() == 99 * 10 - 3
+    assert (
+        tables.read(spark_worker, at(table, version)).count()
+        == (tables.CHECKPOINT_EVERY - 1) * 10 - 3
+    )

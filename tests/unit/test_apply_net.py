@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The net effect of a batch on each key: compared with changes applied one at a time.
 
-No Spark: ``replay`` does on a list of rows what the MERGE does on a Delta table.
+``replay`` does on a list of rows what apply does on a Delta table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TWO = Shape({"a": types.INT4, "v": types.INT4, "b": types.TEXT, "big": types.TEX
 
 
 def net(folder: Path, shape: Shape, before: list[Row], changes: list[Change]) -> KeyedSource:
-    """The source of one MERGE for these changes on a table with these rows."""
+    """What to put and to delete for these changes on a table with these rows."""
     batch = TableBatch([staged(folder, shape.relation(), changes)], 0, 2**62)
     target = shape.target(folder, version=1)
     mappings = {shape.relation(): RowMapping(shape.relation(), target, {})}
@@ -55,22 +55,25 @@ def net(folder: Path, shape: Shape, before: list[Row], changes: list[Change]) ->
 
 
 def replay(source: KeyedSource, shape: Shape, before: list[Row]) -> list[Row]:
-    """What a MERGE of this source makes of these rows."""
+    """What this source makes of these rows."""
     columns = list(shape.columns)
     by_key = {tuple(row[name] for name in shape.key): dict(row) for row in before}
     touched = set()
-    for table in source.tables():
+    asked, ops = source.keys()
+    for each, op in zip(asked.to_pylist(), ops, strict=True):
+        key = tuple(each[name] for name in shape.key)
+        assert key not in touched, "each key is put or deleted once"
+        touched.add(key)
+        if op == DELETE:
+            by_key.pop(key, None)
+    for table in source.puts():
         for each in table.to_pylist():
             row = {name: each[f"c{number}"] for number, name in enumerate(columns)}
             key = tuple(row[name] for name in shape.key)
-            assert key not in touched, "a MERGE's source has each key once"
-            touched.add(key)
             there = by_key.get(key)
             if each["op"] in (INSERT, CHECK) and there is not None:
                 raise KeyViolation(key)
-            if each["op"] == DELETE:
-                by_key.pop(key, None)
-            elif each["op"] in (INSERT, REPLACE) or (each["op"] == UPDATE and there is not None):
+            if each["op"] in (INSERT, REPLACE) or (each["op"] == UPDATE and there is not None):
                 for number, name in enumerate(source.partial):
                     if each[f"keep{number}"]:
                         assert there is not None

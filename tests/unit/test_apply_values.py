@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values between column types, codes of equal rows, and predicates that prune: all on Arrow."""
+"""Values between column types, and codes of equal rows: all on Arrow."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.apply.codes import row_codes
-from penstock.apply.prune import LISTED_KEYS, pruning_predicate
 from penstock.apply.values import check_convertible, convert
 from penstock.change import types
+from penstock.change.codes import row_codes
 from penstock.change.relation import Column, LakeColumn
 from penstock.errors import (
     FeatureNotSupportedError,
@@ -118,24 +117,3 @@ def test_lists_are_compared_by_elements() -> None:
     assert len(set(found)) == len(lists) - 2
     sliced = pa.array([[1], [2], [1]], pa.list_(pa.int32())).slice(1)
     assert len(set(codes(sliced))) == 2
-
-
-def chunked(values: list[Any], kind: pa.DataType) -> pa.ChunkedArray:
-    """A column."""
-    return pa.chunked_array([pa.array(values, kind)])
-
-
-def test_predicates() -> None:
-    """A short list of one key's values, else bounds; literals have exactly the column's type."""
-    few = {"k": chunked([3, 1, 3], pa.int64())}
-    assert pruning_predicate(few, "t") == "t.`k` IN (3L, 1L)"
-    many = {"k": chunked(list(range(LISTED_KEYS + 1)), pa.int32())}
-    assert pruning_predicate(many, "t") == f"t.`k` BETWEEN 0 AND {LISTED_KEYS}"
-    two = {"a": chunked([1], pa.int16()), "b`": chunked(["it's"], pa.string())}
-    assert pruning_predicate(two, "t") == (
-        "t.`a` BETWEEN 1S AND 1S AND t.`b``` BETWEEN 'it\\'s' AND 'it\\'s'"
-    )
-    assert pruning_predicate({"f": chunked([1.5], pa.float64())}, "t") is None
-    assert pruning_predicate({"n": chunked([1, None], pa.int32())}, "t") is None
-    lowest = {"k": chunked([-(2**63)], pa.int64())}
-    assert pruning_predicate(lowest, "t") == f"t.`k` IN (CAST('{-(2**63)}' AS BIGINT))"

@@ -4,49 +4,60 @@
 The caller holds the table's lock and has settled its head.  Nothing here counts until the control
 database's COMMIT says so; every version made here is on disk when the call returns.
 
-    the batch                                     how it is done
+    the batch                                     what it becomes
     --------------------------------------------  ----------------------------------------------
-    inserts only, and nobody else wrote the       files appended from Arrow, without Spark
+    inserts only, and nobody else wrote the       files
     table (or it has no key)
     the table is empty by then                    its net effect is inserts: the same
-    a key                                         net effect per key (keyed.py), one MERGE
-    no key, replica identity FULL                 whole rows are counted (whole.py), one MERGE
-    TRUNCATE                                      what came before is forgotten, one DELETE of all
+    a key                                         net effect per key (keyed.py): deletion vectors
+                                                  over the rows that go, files with those that come
+    no key, replica identity FULL                 whole rows are counted (whole.py): the same
+    TRUNCATE                                      what came before is forgotten; a version that
+                                                  takes all files out
+
+Rows that go are found by lake/find.py.  A MERGE of Spark, which this replaces, took 1.5 s for a
+batch of any size on a table of 2 million rows; this takes 0.1 s for 10,000 updates of random keys.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.frames import source_frame
-from penstock.apply.keyed import keyed_source, read_index, source_schema
-from penstock.apply.look_up import content_predicate, look_up_contents, look_up_keys
-from penstock.apply.merge import (
-    append,
-    empty,
-    in_leaf,
-    job_settings,
-    keyed_merge,
-    whole_row_merge,
+from penstock.apply.keyed import (
+    DELETE,
+    KeyedSource,
+    duplicate_key,
+    keyed_source,
+    read_index,
 )
-from penstock.apply.net import INSERT
-from penstock.apply.prune import pruning_predicate
+from penstock.apply.leaf import rows_of_leaf
+from penstock.apply.look_up import look_up_contents, look_up_keys
+from penstock.apply.net import CHECK, INSERT, REPLACE, UPDATE
 from penstock.apply.rows import RowMapping
-from penstock.apply.whole import whole_source
+from penstock.apply.whole import whole_effect
 from penstock.change.relation import LakeTable, Relation
 from penstock.errors import RelationMismatchError, TableStateError
-from penstock.lake.durable import sync_versions
 from penstock.lake.files import NewFile, WrittenFile
-from penstock.lake.tables import append_files, create, head_version, layout
+from penstock.lake.find import Hits, find_rows, take_rows
+from penstock.lake.tables import (
+    append_files,
+    arrow_schema,
+    change_rows,
+    create,
+    head_version,
+    physical_names,
+    truncate,
+)
 
 FILE_BYTES = 256 * 1024 * 1024
 """Arrow bytes after which an append starts another file; about a fifth of that on disk."""
@@ -178,64 +189,57 @@ class _Work:
     def truncate(self) -> None:
         """Remove all rows that the table has."""
         if self.target.version is not None:
-            with job_settings(self.spark, 0, self.metadata):
-                empty(self.spark, self.target)
-            self._moved()
+            self.head = truncate(self.target, self.metadata)
             self.truncated = True
 
     def append_inserts(self) -> None:
         """Append all rows of a batch that only inserts."""
-        schema = source_schema(self.target, [])
-        rows = sum(file.inserts for file in self.batch.files)
-        self._append(_inserts(self.batch, self.mappings, schema), schema, rows)
+        self._append(
+            self.mappings[relation].new_rows(rows)
+            for relation, rows in self.batch.read(["new", "old", "unchanged"])
+        )
 
     def merge_by_key(self, emptied: bool) -> None:
         """Bring the net effect on each key into the table."""
-        index = read_index(self.batch, self.target, self.mappings)
+        target = dataclasses.replace(self.target, version=None) if emptied else self.target
+        index = read_index(self.batch, target, self.mappings)
+        tables = [self.target, *self.batch.siblings]
         source = keyed_source(
             self.batch,
-            dataclasses.replace(self.target, version=None) if emptied else self.target,
+            target,
             self.mappings,
             index,
-            lambda keys, columns: look_up_keys(
-                self.spark, [self.target, *self.batch.siblings], keys, columns
-            ),
+            lambda keys, columns: look_up_keys(tables, keys, columns),
         )
-        if source.rows == 0:
-            return
+        keys, ops = source.keys()
+        hits = find_rows(target, keys)
+        there = np.full(keys.num_rows, -1)
+        there[hits.at] = np.arange(len(hits))
+        wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))
+        if len(wrong):
+            raise duplicate_key(target, keys.slice(wrong[0], 1))
+        rows = _keyed_rows(source, target, hits, there)
         if emptied:
-            puts = (each.filter(pc.equal(each["op"], INSERT)) for each in source.tables())
-            self._append(puts, source.schema, source.rows)
+            self._append(rows)
             return
-        keys = source.keys()
-        predicate = pruning_predicate({n: keys.column(n) for n in keys.column_names}, "t")
-        with self._merge_source(source.tables(), source.schema, source.rows) as frame:
-            if frame is not None:
-                keyed_merge(self.spark, self.target, frame, source.partial, predicate)
-                self._merged()
+        going = np.isin(ops[hits.at], (DELETE, UPDATE, REPLACE))
+        self._change(hits.only(going), rows)
 
     def merge_whole_rows(self, emptied: bool) -> None:
         """Bring the net effect on whole rows into a table without a key."""
         tables = [self.target, *self.batch.siblings]
-        source = whole_source(
-            self.batch,
-            self.target,
-            self.mappings,
-            emptied,
-            lambda contents: look_up_contents(self.spark, tables, contents),
-        )
-        rows, schema = source.table.num_rows, source.table.schema
-        deletes = source.deletes
-        if deletes.num_rows == 0:
-            self._append([source.table], schema, rows)
-            return
-        places = {c.name: f"c{at}" for at, c in enumerate(self.target.columns)}
-        contents = deletes.select([places[name] for name in source.columns])
-        predicate = content_predicate(contents.rename_columns(source.columns), "t")
-        with self._merge_source([source.table], schema, rows) as frame:
-            if frame is not None:
-                whole_row_merge(self.spark, self.target, frame, source.columns, predicate)
-                self._merged()
+        places = np.zeros(0, np.int64)
+        hits = find_rows(self.target, arrow_schema(self.target).empty_table())
+
+        def find(contents: pa.Table) -> NDArray[np.int64]:
+            nonlocal places, hits
+            found = look_up_contents(tables, contents)
+            places, hits = found.place, found.hits
+            return found.at
+
+        effect = whole_effect(self.batch, self.target, self.mappings, emptied, find)
+        gone = places[effect.gone]
+        self._change(hits.only(gone[gone >= 0]), [effect.inserted])
 
     def applied(self, counts: Counts, sole_writer: str | None) -> Applied | None:
         """What all of it came to."""
@@ -246,91 +250,85 @@ class _Work:
         kind = "truncate" if self.truncated else "merge" if self.merged else "append"
         return Applied(self.head, ((first, self.head),), kind, counts, created, sole_writer)
 
-    @contextmanager
-    def _merge_source(
-        self, tables: Iterable[pa.Table], schema: pa.Schema, rows: int
-    ) -> Iterator[DataFrame | None]:
-        """The source of one Delta commit, cut to the leaf; None when nothing is left of it."""
-        location = self.target.location
-        with (
-            source_frame(self.spark, tables, schema, rows, location) as source,
-            job_settings(self.spark, rows, self.metadata),
-        ):
-            if self.batch.only is None:
-                yield source
-                return
-            frame = in_leaf(source, self.target, self.batch.only)
-            yield None if frame.isEmpty() else frame
-
-    def _merged(self) -> None:
+    def _change(self, going: Hits, rows: Iterable[pa.Table]) -> None:
+        """Make one version without the rows of ``going`` and with new ones."""
+        if not len(going):
+            self._append(rows)
+            return
+        gone = {
+            going.files[number].add["path"]: np.sort(going.row[going.file == number])
+            for number in np.unique(going.file)
+        }
+        self.head = change_rows(self.target, gone, self._write(rows), self.metadata)
         self.merged = True
-        self._moved()
 
-    def _append(self, tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> None:
-        if self.batch.only is not None:
-            self._append_leaf(tables, schema, rows)
-            return
-        full = (table for table in tables if table.num_rows)
-        first = next(iter(full), None)
-        if first is None:
-            return
-        self._create()
-        files = self._write(first, full)
-        self.head = append_files(self.target, files, self.metadata)
+    def _append(self, rows: Iterable[pa.Table]) -> None:
+        if self.target.version is None:
+            # Only when there is something to write: an empty batch leaves no Delta table.
+            rows = self._of_leaf(rows)
+            first = next(rows, None)
+            if first is None:
+                return
+            self.head = create(self.spark, self.target, self.metadata)
+            files = self._write(_chain(first, rows), filtered=True)
+        else:
+            files = self._write(rows)
+        if files:
+            self.head = append_files(self.target, files, self.metadata)
 
-    def _append_leaf(self, tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> None:
-        """Append those rows that satisfy the leaf's predicate: Spark evaluates it."""
-        Path(self.target.location).mkdir(parents=True, exist_ok=True)
-        with self._merge_source(tables, schema, rows) as frame:
-            if frame is not None:
-                self._create()
-                append(frame, self.target)
-                self._moved()
+    def _of_leaf(self, rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Those of the rows that belong into this table, if it is a partition."""
+        for table in rows:
+            if table.num_rows and self.batch.only is not None:
+                Path(self.target.location).mkdir(parents=True, exist_ok=True)
+                table = rows_of_leaf(self.spark, table, self.batch.only, self.target.location)
+            if table.num_rows:
+                yield table
 
-    def _write(self, first: pa.Table, rest: Iterable[pa.Table]) -> list[WrittenFile]:
-        names = layout(self.target.location).names
-        columns = [column.name for column in self.target.columns]
-        places = [f"c{at}" for at in range(len(columns))]
-        schema = pa.schema(
-            [
-                first.schema.field(place).with_name(names[name])
-                for place, name in zip(places, columns, strict=True)
-            ]
-        )
+    def _write(self, rows: Iterable[pa.Table], filtered: bool = False) -> list[WrittenFile]:
+        """Files with these rows (of them, those of the leaf), each of some size."""
+        pending = iter(rows) if filtered else self._of_leaf(rows)
+        names = physical_names(self.target.location)
+        wanted = arrow_schema(self.target)
+        schema = pa.schema([each.with_name(names[each.name]) for each in wanted])
         files: list[WrittenFile] = []
-        pending: Iterator[pa.Table] = _chain(first, rest)
         table = next(pending, None)
         while table is not None:
             size = 0
             with NewFile(self.target.location, schema) as file:
                 while table is not None and size < FILE_BYTES:
-                    file.write(table.select(places))
+                    file.write(table)
                     size += table.nbytes
                     table = next(pending, None)
             assert file.written is not None
             files.append(file.written)
         return files
 
-    def _create(self) -> None:
-        if self.target.version is None:
-            self.head = create(self.spark, self.target, self.metadata)
 
-    def _moved(self) -> None:
-        """Note where Spark has moved the head to, and put the new versions on disk."""
-        before = -1 if self.head is None else self.head
-        head = head_version(self.target.location)
-        assert head is not None
-        sync_versions(self.target.location, before + 1, head)
-        self.head = head
-
-
-def _inserts(
-    batch: TableBatch, mappings: Mapping[Relation, RowMapping], schema: pa.Schema
+def _keyed_rows(
+    source: KeyedSource, target: LakeTable, hits: Hits, there: NDArray[np.int64]
 ) -> Iterator[pa.Table]:
-    for relation, rows in batch.read(["new", "old", "unchanged"]):
-        table = mappings[relation].new_rows(rows)
-        op = pa.repeat(pa.scalar(INSERT, pa.int8()), table.num_rows)
-        yield pa.table([op, *table.columns], schema=schema)
+    """The rows that the target gets, in its columns: kept values come from the rows it has.
+
+    ``there`` has the hit of each put, or -1: an UPDATE of a row that is missing is left out.
+    """
+    names = [column.name for column in target.columns]
+    start = 0
+    for puts in source.puts():
+        hit = there[start : start + puts.num_rows]
+        start += puts.num_rows
+        op = puts.column("op").to_numpy()
+        chosen = (op == INSERT) | (op == REPLACE) | ((op == UPDATE) & (hit >= 0))
+        puts, hit = puts.filter(pa.array(chosen)), hit[chosen]
+        columns = {name: puts.column(f"c{at}") for at, name in enumerate(names)}
+        for at, name in enumerate(source.partial):
+            keep = puts.column(f"keep{at}").to_numpy()
+            if keep.any():
+                current = take_rows(target, hits.only(hit[keep]), [name]).column(name)
+                columns[name] = pc.replace_with_mask(
+                    columns[name].combine_chunks(), pa.array(keep), current.combine_chunks()
+                )
+        yield pa.table(columns)
 
 
 def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow rows as the source of a Spark job: stable, so that a MERGE may read it more than once.
+"""Arrow rows as the source of a Spark job.
 
 Few rows become a local relation inside the plan (no file, no task to read it).  More become a
 Parquet file in the target's own folder, where executors can read it: ``_penstock/``, a name that

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch does to a table with a key, as rows for one MERGE.
+"""What a batch does to a table with a key, as rows to put and keys to delete.
 
 In:   a batch, mappings of its relations, and ``look_up``, which finds rows of the target by key.
-Out:  tables in ``source_schema``: at most one row to put and one to delete per key.
+Out:  at most one row to put or to delete per key; rows to put in ``source_schema``:
 
-    op        one of net.py's, or DELETE
-    c0 …      the target's columns, in its order; for a DELETE only the key
+    op        one of net.py's
+    c0 …      the target's columns, in its order
     keep0 …   for each partial column, whether an UPDATE keeps what the target has
 
 Keys are read first and played (net.py); then values are streamed, so memory holds some dozens of
@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.codes import row_codes
 from penstock.apply.net import (
     INSERT,
     KEPT,
@@ -42,12 +41,13 @@ from penstock.apply.net import (
     net_effect,
 )
 from penstock.apply.rows import RowMapping, unchanged_names
+from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable, Relation
 from penstock.change.types import arrow_type
 from penstock.errors import UniqueViolationError
 
 DELETE = 5
-"""The op of a row that only deletes its key; the others are net.py's."""
+"""The op of a key that is only deleted; the others are net.py's."""
 
 Mappings = Mapping[Relation, RowMapping]
 LookUp = Callable[[pa.Table, list[str]], pa.Table]
@@ -76,7 +76,7 @@ class KeyIndex:
 
 
 class KeyedSource:
-    """The rows for one MERGE; made from a batch by ``keyed_source``."""
+    """What to put and what to delete; made from a batch by ``keyed_source``."""
 
     def __init__(
         self,
@@ -92,18 +92,19 @@ class KeyedSource:
         self._effect = effect
         self._found = found
         target = next(iter(mappings.values())).target
-        self._target = target
         self.partial = index.partial
         self.schema = source_schema(target, index.partial)
         self.rows = int(np.count_nonzero(effect.put) + np.count_nonzero(effect.delete))
 
-    def keys(self) -> pa.Table:
-        """The keys that are put or deleted, for bounds."""
+    def keys(self) -> tuple[pa.Table, NDArray[np.int8]]:
+        """The keys that are put, in the order of ``puts``, then those deleted; their ops."""
         chosen = np.concatenate([self._effect.put != NOTHING, self._effect.delete != 0])
-        return self._index.keys.filter(pa.array(chosen))
+        put = self._effect.put[self._effect.put != NOTHING].astype(np.int8)
+        deletes = np.full(np.count_nonzero(self._effect.delete), DELETE, np.int8)
+        return self._index.keys.filter(pa.array(chosen)), np.concatenate([put, deletes])
 
-    def tables(self) -> Iterator[pa.Table]:
-        """The rows, streamed from the staged files."""
+    def puts(self) -> Iterator[pa.Table]:
+        """The rows to put, streamed from the staged files."""
         given = self._given_elsewhere()
         position = -self._index.first
         for relation, rows in self._batch.read(["old", "new", "unchanged"]):
@@ -113,9 +114,7 @@ class KeyedSource:
                 continue
             if start < 0:
                 rows, start = rows.slice(-start), 0
-            mapping = self._mappings[relation]
-            yield self._puts(mapping, rows, start, given)
-            yield self._deletes(mapping, rows, start)
+            yield self._puts(self._mappings[relation], rows, start, given)
 
     def _puts(
         self, mapping: RowMapping, rows: pa.RecordBatch, start: int, given: _Given
@@ -160,21 +159,6 @@ class KeyedSource:
             place[from_target] = offset + self._found.places(plan.root[from_target])
             pool.append(self._found.rows.column(name).combine_chunks())
         return pa.chunked_array(pool).take(pa.array(place))
-
-    def _deletes(self, mapping: RowMapping, rows: pa.RecordBatch, start: int) -> pa.Table:
-        chosen = np.flatnonzero(self._effect.delete[start : start + rows.num_rows])
-        if not len(chosen):
-            return self.schema.empty_table()
-        taken = rows.take(pa.array(chosen))
-        keys = dict(
-            zip(self._target.key, mapping.values(taken, "old", self._target.key), strict=True)
-        )
-        columns = [pa.array(np.full(len(chosen), DELETE, np.int8))]
-        for column in self._target.columns:
-            wanted = arrow_type(column.type_oid, column.typmod)
-            columns.append(keys.get(column.name, pa.nulls(len(chosen), wanted)))
-        columns += [pa.repeat(False, len(chosen)) for _ in self.partial]
-        return pa.table(columns, schema=self.schema)
 
     def _given_elsewhere(self) -> _Given:
         """Values of partial columns that a put row takes from another change than its last."""

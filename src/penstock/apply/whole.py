@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a batch does to a table without a key: rows are counted by their whole content.
 
-In:   a batch whose relation has replica identity full, and ``count``, which says how many rows of
-      the target equal each of some rows.
-Out:  rows to delete, each with all its equals, and rows to insert; so one MERGE does it.
+In:   a batch whose relation has replica identity full, and ``find``, which finds the rows of the
+      target that equal some contents.
+Out:  which of the found rows are gone, and rows to insert.
 
 Every row content has a counter; the changes are played on the counters in commit order:
 
@@ -11,9 +11,8 @@ Every row content has a counter; the changes are played on the counters in commi
     D   old - 1                  skipped when the counter is 0: the row is missing
     U   old - 1, new + 1         skipped when old's counter is 0
 
-A content that ends with fewer rows than it had loses all of them, and the ones that remain are
-inserted again, as they are in the target: Delta cannot delete one of several equal rows.  NULL
-equals NULL, NaN equals NaN.  The contents of one batch are held in memory.
+A content that ends with fewer rows than it had loses as many.  NULL equals NULL, NaN equals NaN.
+The contents of one batch are held in memory.
 """
 
 from __future__ import annotations
@@ -26,30 +25,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.codes import row_codes
-from penstock.apply.keyed import DELETE, Mappings, changes_op, source_schema
-from penstock.apply.net import INSERT, OP_DELETE, OP_INSERT, OP_TRUNCATE, OP_UPDATE
+from penstock.apply.keyed import Mappings, changes_op
+from penstock.apply.net import OP_DELETE, OP_INSERT, OP_TRUNCATE, OP_UPDATE
+from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
 from penstock.pgoutput.compiled import compiled
 
 Ints = NDArray[np.int64]
 
-Fetch = Callable[[pa.Table], pa.Table]
-"""Rows (distinct; columns that the publisher sends) -> all the target's equal rows, whole, with a
-column ``at``: the place of the row asked for."""
+Find = Callable[[pa.Table], Ints]
+"""Contents (distinct; columns that the publisher sends) -> for each row of the target that equals
+one, the place of that content."""
 
 
 @dataclass(frozen=True)
-class WholeSource:
-    """Rows for one MERGE, in ``source_schema``: ops DELETE (matched by ``columns``) and INSERT."""
+class WholeEffect:
+    """What is to be done: ``gone`` marks the rows that ``find`` found, ``inserted`` has the
+    target's columns."""
 
-    table: pa.Table
-    columns: list[str]
-
-    @property
-    def deletes(self) -> pa.Table:
-        """The rows that delete their equals."""
-        return self.table.filter(pa.array(self.table.column("op").to_numpy() == DELETE))
+    gone: NDArray[np.bool_]
+    inserted: pa.Table
 
 
 @dataclass(frozen=True)
@@ -62,9 +57,9 @@ class _Rows:
     old: pa.Table
 
 
-def whole_source(
-    batch: TableBatch, target: LakeTable, mappings: Mappings, empty: bool, fetch: Fetch
-) -> WholeSource:
+def whole_effect(
+    batch: TableBatch, target: LakeTable, mappings: Mappings, empty: bool, find: Find
+) -> WholeEffect:
     """Play a batch; ``empty`` says that the table has no rows by then."""
     everywhere = set.intersection(*({c.name for c in relation.columns} for relation in mappings))
     columns = [column.name for column in target.columns if column.name in everywhere]
@@ -75,21 +70,15 @@ def whole_source(
     leaves = (rows.op == OP_DELETE) | (rows.op == OP_UPDATE)
     asked, place = np.unique(old[leaves], return_index=True)
     contents = rows.old.take(pa.array(np.flatnonzero(leaves)[place]))
-    found = fetch(contents) if len(asked) and not (empty or rows.truncated) else None
+    found = np.zeros(0, np.int64)
+    if len(asked) and not (empty or rows.truncated):
+        found = find(contents)
+    owner = asked[found]
     before = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
-    if found is not None:
-        owner = asked[found.column("at").to_numpy()]
-        np.add.at(before, owner, 1)
+    np.add.at(before, owner, 1)
     after = before.copy()
     _play(rows.op, old, new, after)
-    pieces = [_more(rows, new, after - before)]
-    deleted = contents.slice(0, 0)
-    if found is not None:
-        fewer = after < before
-        deleted = contents.filter(pa.array(fewer[asked]))
-        again = fewer[owner] & (_rank(owner) < after[owner])
-        pieces.append(found.filter(pa.array(again)).select(rows.new.column_names))
-    return WholeSource(_source(target, deleted, pa.concat_tables(pieces)), columns)
+    return WholeEffect(_rank(owner) >= after[owner], _more(rows, new, after - before))
 
 
 @compiled
@@ -138,18 +127,3 @@ def _rank(owner: Ints) -> Ints:
     sizes = np.diff(np.r_[starts, len(owner)])
     rank[order] = np.arange(len(owner)) - np.repeat(starts, sizes)
     return rank
-
-
-def _source(target: LakeTable, deleted: pa.Table, inserted: pa.Table) -> pa.Table:
-    schema = source_schema(target, [])
-    columns = [
-        pa.array(np.r_[np.full(len(deleted), DELETE), np.full(len(inserted), INSERT)], pa.int8())
-    ]
-    for column, field in zip(target.columns, list(schema)[1:], strict=True):
-        given = column.name in deleted.column_names
-        old = deleted.column(column.name) if given else pa.nulls(len(deleted), field.type)
-        chunks = old.chunks if isinstance(old, pa.ChunkedArray) else [old]
-        columns.append(
-            pa.chunked_array([*chunks, *inserted.column(column.name).chunks], field.type)
-        )
-    return pa.table(columns, schema=schema)

@@ -21,6 +21,7 @@ from urllib.parse import unquote
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85_TO_B85 = bytes.maketrans(_Z85, _B85)
+_B85_TO_Z85 = bytes.maketrans(_B85, _Z85)
 
 
 def sync_versions(location: str, first: int, last: int) -> None:
@@ -72,5 +73,15 @@ def _added_files(root: Path, entry: Path) -> Iterator[Path]:
 def deletion_vector_path(text: str) -> str:
     """A deletion vector's file, relative to its table: ``[prefix]`` and a UUID in Z85."""
     prefix, encoded = text[:-20], text[-20:]
-    name = uuid.UUID(bytes=base64.b85decode(encoded.encode().translate(_Z85_TO_B85)))
+    name = uuid.UUID(bytes=decode_z85(encoded))
     return f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin"
+
+
+def encode_z85(value: bytes) -> str:
+    """Z85, as Delta writes UUIDs and inline vectors; a multiple of 4 bytes."""
+    return base64.b85encode(value).translate(_B85_TO_Z85).decode()
+
+
+def decode_z85(text: str) -> bytes:
+    """The bytes that a Z85 text stands for."""
+    return base64.b85decode(text.encode().translate(_Z85_TO_B85))

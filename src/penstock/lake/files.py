@@ -155,8 +155,7 @@ def delta_stats(footer: Any, schema: pa.Schema) -> str:
         empty = sum(c.num_values == 0 for c in columns)
         if not bounded or len(bounded) + empty < len(columns):
             continue
-        low = _lower_bound(min(column.min for column in bounded))
-        high = _upper_bound(max(column.max for column in bounded))
+        low, high = _ends(bounded)
         if low is not None and high is not None:
             lowest[name], highest[name] = low, high
     parts = [f'"numRecords":{footer.num_rows}']
@@ -164,6 +163,15 @@ def delta_stats(footer: Any, schema: pa.Schema) -> str:
         inner = ",".join(f"{json.dumps(name)}:{text}" for name, text in texts.items())
         parts.append(f'"{title}":{{{inner}}}')
     return "{" + ",".join(parts) + "}"
+
+
+def _ends(bounded: Sequence[Any]) -> tuple[str | None, str | None]:
+    """The bounds of a column's chunks, as JSON."""
+    try:
+        lowest, highest = min(each.min for each in bounded), max(each.max for each in bounded)
+    except (OverflowError, ValueError):  # a date or moment that Python's types cannot hold
+        return None, None
+    return _lower_bound(lowest), _upper_bound(highest)
 
 
 def _lower_bound(value: Any) -> str | None:

@@ -5,9 +5,8 @@ A LakeTable's ``location`` is the folder; its ``version`` is the committed one, 
 control database moves it.  Everything here writes new versions on top of Delta's head; the caller
 holds the table's lock and has settled the head (``lake/settle.py``).
 
-Without Spark where possible: through ``deltalake`` a table is created in 4 ms and an append is
-committed in 2 ms; through Spark it takes 0.3 s and more.  deltalake does not know type widening;
-to such a table the files are committed by Delta's own transaction on the JVM.
+Without Spark where possible: a table is created in 4 ms by ``deltalake``, and files and deletion
+vectors are committed in 2 ms by log.py; through Spark it takes 0.3 s and more.
 """
 
 from __future__ import annotations
@@ -16,45 +15,41 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties
+from deltalake.transaction import CommitProperties, PostCommitHookProperties
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.change.relation import LakeTable
 from penstock.change.types import arrow_type
-from penstock.errors import TableStateError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import sync_path, sync_versions
 from penstock.lake.files import WrittenFile
+from penstock.lake.log import Action, actions_of, commit, data_files
+from penstock.lake.vectors import read_vector, write_vectors
 from penstock.names import quote_spark
 
 NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 """Characters that Delta accepts in a column name only with column mapping."""
 
-CHECKPOINT_EVERY = 100
-"""Appends after which the log gets a checkpoint; opening a table reads the entries since the last
-one, 0.2 ms each.  Spark makes its own at every tenth version that it commits."""
+CHECKPOINT_EVERY = 20
+"""Versions after which the log gets a checkpoint; opening a table reads the entries since the last
+one, 0.2 ms each, and a checkpoint of some files takes 7 ms.  Spark makes its own at every tenth
+version that it commits."""
 
 PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a Delta table stores its columns: logical to physical names, and its head version."""
-
-    version: int
-    names: Mapping[str, str]
-    widened: bool
 
 
 def arrow_schema(table: LakeTable) -> pa.Schema:
@@ -104,9 +99,16 @@ def head_version(location: str) -> int | None:
         return None
 
 
-def layout(location: str) -> Layout:
-    """How the Delta table in a folder stores its columns, at its head."""
-    return _layout(DeltaTable(location))
+def physical_names(location: str) -> dict[str, str]:
+    """What the columns of the Delta table in a folder are called in its files, at its head."""
+    delta = DeltaTable(location)
+    mapped = delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    return {
+        field["name"]: field["metadata"]["delta.columnMapping.physicalName"]
+        if mapped
+        else field["name"]
+        for field in json.loads(delta.schema().to_json())["fields"]
+    }
 
 
 def append_files(table: LakeTable, files: Sequence[WrittenFile], metadata: str) -> int:
@@ -114,30 +116,42 @@ def append_files(table: LakeTable, files: Sequence[WrittenFile], metadata: str) 
 
     TableStateError when somebody else committed in between; nobody may while we hold the lock.
     """
-    delta = DeltaTable(table.location)
-    before = _layout(delta)
-    if before.widened:
-        _append_on_jvm(table.location, files, metadata)
-    else:
-        delta.create_write_transaction(
-            [_add_action(file) for file in files],
-            mode="append",
-            schema=delta.schema(),
-            partition_by=[],
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
-            post_commithook_properties=_NO_HOOKS,
-        )
-    delta.update_incremental()
-    version = int(delta.version())
-    if version % CHECKPOINT_EVERY == 0 and not before.widened:
-        delta.create_checkpoint()
-    if version != before.version + 1:
-        raise TableStateError(
-            f'table "{table.schema}.{table.name}" was written by another at the same time',
-            detail=f"Delta version {before.version} was followed by {version}.",
-        )
-    sync_versions(table.location, version, version)
-    return version
+    return _commit(table.location, [_added(file) for file in files], "WRITE", metadata)
+
+
+def change_rows(
+    table: LakeTable,
+    gone: Mapping[str, NDArray[np.uint64]],
+    files: Sequence[WrittenFile],
+    metadata: str,
+) -> int:
+    """Commit that rows are gone and that files with new rows are there; the new version.
+
+    ``gone`` has, by the path in a data file's action, the ascending positions of rows that the
+    version before still had.  Errors are those of ``append_files``.
+    """
+    assert table.version is not None
+    there = data_files(table.location, table.version)
+    now = int(time.time() * 1000)
+    actions = [there[path].removed(now) for path in gone]
+    masks: dict[str, NDArray[np.uint64]] = {}
+    for path, rows in gone.items():
+        all_gone = np.union1d(read_vector(table.location, there[path].vector), rows)
+        if len(all_gone) < there[path].stats.get("numRecords", np.inf):
+            masks[path] = all_gone
+    if masks:
+        vectors = write_vectors(table.location, masks)
+        actions += [there[path].masked(vector) for path, vector in vectors.items()]
+    actions += [_added(file) for file in files]
+    return _commit(table.location, actions, "MERGE", metadata)
+
+
+def truncate(table: LakeTable, metadata: str) -> int:
+    """Commit that all rows are gone; the new version."""
+    assert table.version is not None
+    now = int(time.time() * 1000)
+    files = data_files(table.location, table.version).values()
+    return _commit(table.location, [file.removed(now) for file in files], "TRUNCATE", metadata)
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -149,15 +163,27 @@ def read(spark: SparkSession, table: LakeTable) -> DataFrame:
 
 
 def restore(spark: SparkSession, location: str, version: int, metadata: str) -> int:
-    """Make the state of an older version the newest again; the new head version is returned."""
+    """Make the state of an older version the newest again; the new head version is returned.
+
+    Spark does it when the table's definition has changed since.
+    """
     before = head_version(location)
-    with user_metadata(spark, metadata):
-        reach(Failpoint.RESTORE_STARTED)
-        spark.sql(f"RESTORE TABLE {delta_path(location)} TO VERSION AS OF {version:d}")
-    head = head_version(location)
-    assert head is not None and before is not None
-    sync_versions(location, before + 1, head)
-    return head
+    assert before is not None
+    reach(Failpoint.RESTORE_STARTED)
+    since = chain.from_iterable(actions_of(location, n) for n in range(version + 1, before + 1))
+    if any("metaData" in action or "protocol" in action for action in since):
+        with user_metadata(spark, metadata):
+            spark.sql(f"RESTORE TABLE {delta_path(location)} TO VERSION AS OF {version:d}")
+        head = head_version(location)
+        assert head is not None
+        sync_versions(location, before + 1, head)
+        return head
+    wanted, there = data_files(location, version), data_files(location, before)
+    now = int(time.time() * 1000)
+    actions = [file.removed(now) for path, file in there.items() if wanted.get(path) != file]
+    actions += [file.again() for path, file in wanted.items() if there.get(path) != file]
+    commit(location, before + 1, actions, "RESTORE", metadata)
+    return before + 1
 
 
 def delta_path(location: str) -> str:
@@ -189,51 +215,24 @@ def _create_mapped(spark: SparkSession, table: LakeTable, metadata: str) -> None
         )
 
 
-def _layout(delta: DeltaTable) -> Layout:
-    fields = json.loads(delta.schema().to_json())["fields"]
-    mapped = delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
-    names = {
-        field["name"]: field["metadata"]["delta.columnMapping.physicalName"] if mapped else name
-        for field in fields
-        for name in [field["name"]]
-    }
-    features = delta.protocol().writer_features or []
-    widened = any(feature.startswith("typeWidening") for feature in features)
-    return Layout(int(delta.version()), names, widened)
-
-
-def _add_action(file: WrittenFile) -> AddAction:
-    return AddAction(
-        path=file.path,
-        size=file.size,
-        partition_values={},
-        modification_time=int(time.time() * 1000),
-        data_change=True,
-        stats=file.stats,
-    )
-
-
-def _append_on_jvm(location: str, files: Sequence[WrittenFile], metadata: str) -> None:
-    """Commit through Delta's own OptimisticTransaction: an internal API, only used here."""
-    spark = SparkSession.active()
-    jvm = spark._jvm
-    assert jvm is not None  # this is a classic session, not a Connect one
-    delta = jvm.org.apache.spark.sql.delta
-    actions = jvm.java.util.ArrayList()
-    for file in files:
-        added = {
-            "path": file.path,
-            "size": file.size,
+def _added(file: WrittenFile) -> Action:
+    return {
+        "add": {
+            "path": quote(file.path),
             "partitionValues": {},
+            "size": file.size,
             "modificationTime": int(time.time() * 1000),
             "dataChange": True,
             "stats": file.stats,
         }
-        actions.add(delta.actions.Action.fromJson(json.dumps({"add": added})))
-    nothing = jvm.scala.Option.empty()
-    operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-    with user_metadata(spark, metadata):
-        log = delta.DeltaLog.forTable(spark._jsparkSession, location)
-        transaction = log.startTransaction(nothing, nothing)
-        scala_actions = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
-        transaction.commit(scala_actions, operation)
+    }
+
+
+def _commit(location: str, actions: Sequence[Action], operation: str, metadata: str) -> int:
+    """One version on top of the head, and now and then a checkpoint."""
+    head = head_version(location)
+    assert head is not None  # the caller has created the table
+    commit(location, head + 1, actions, operation, metadata)
+    if (head + 1) % CHECKPOINT_EVERY == 0:
+        DeltaTable(location).create_checkpoint()
+    return head + 1

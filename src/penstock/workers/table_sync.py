@@ -44,7 +44,7 @@ from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_range import Source
 from penstock.lake.session import worker_session
-from penstock.lake.tables import append_files, create, layout
+from penstock.lake.tables import append_files, create, physical_names
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
@@ -187,7 +187,7 @@ class TableSync:
         self._estimates[table.relid] = published.estimated_rows
         lake = lake_table(conn, table.relid, root)
         parts = [(lake, None)] if lake.kind == "r" else leaf_partitions(conn, table.relid, root)
-        leaves = [Leaf(leaf, only, layout(leaf.location).names) for leaf, only in parts]
+        leaves = [Leaf(leaf, only, physical_names(leaf.location)) for leaf, only in parts]
         names = [column.name for column in published.relation.columns]
         return TableCopy(published, lake, tuple(leaves), column_defaults(conn, lake, names))
 

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find rows of a Delta table by their values, as places in its data files.
+
+In:   a table at its committed version, and rows to look for: some of its columns, in its types.
+Out:  hits: the file and the position of each row that equals one of them; and columns of hits.
+
+Equality is that of ``row_codes`` (change/codes.py): nulls are equal, NaN equals NaN.  Files and row
+groups whose bounds exclude every row asked for are not read; of the others only the columns that
+are asked for, one file after the other on each core.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from penstock.change.codes import row_codes
+from penstock.change.relation import LakeTable
+from penstock.lake.log import DataFile, data_files
+from penstock.lake.tables import arrow_schema, physical_names
+from penstock.lake.vectors import read_vector
+
+T = TypeVar("T")
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Rows of a table that equal rows asked for.
+
+    Hit i is row ``row[i]`` of file ``files[file[i]]``, and equals the row ``at[i]`` asked for.
+    """
+
+    files: Sequence[DataFile]
+    file: Ints
+    row: Ints
+    at: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def only(self, chosen: NDArray[Any]) -> Hits:
+        """These of the hits, by mask or by place."""
+        return Hits(self.files, self.file[chosen], self.row[chosen], self.at[chosen])
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """The values asked for in one column: sorted when they are integers, else only the ends."""
+
+    name: str
+    low: Any
+    high: Any
+    values: NDArray[Any] | None
+
+    def may_lie_in(self, low: Any, high: Any) -> bool:
+        """Whether one of the values may lie between these, both included."""
+        if self.values is None:
+            return bool(low <= self.high and self.low <= high)
+        first = np.searchsorted(self.values, low, "left")
+        return bool(first < np.searchsorted(self.values, high, "right"))
+
+
+def find_rows(table: LakeTable, asked: pa.Table) -> Hits:
+    """The rows of a table that equal one of ``asked``, whose rows are distinct.
+
+    ``asked`` has columns of the table under their names, in the table's types.  No hits for a
+    table without a Delta table.
+    """
+    if table.version is None or not asked.num_rows:
+        nothing = np.zeros(0, np.int64)
+        return Hits((), nothing, nothing, nothing)
+    names = physical_names(table.location)
+    bounds = [each for name in asked.column_names if (each := _bounds(name, asked.column(name)))]
+    files = [
+        file
+        for file in data_files(table.location, table.version).values()
+        if all(_file_may_have(file, names[each.name], each) for each in bounds)
+    ]
+
+    def look(number: int) -> tuple[Ints, Ints, Ints]:
+        rows, at = _find_in(table, files[number], names, asked, bounds)
+        return np.full(len(rows), number), rows, at
+
+    found = list(_on_all_cores(look, range(len(files))))
+    columns = [np.concatenate([np.zeros(0, np.int64), *each]) for each in zip(*found, strict=True)]
+    if not columns:
+        columns = [np.zeros(0, np.int64)] * 3
+    return Hits(files, *columns)
+
+
+def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
+    """These columns of the hits, in their order."""
+    wanted = arrow_schema(table)
+    schema = pa.schema([wanted.field(name) for name in columns])
+    names = physical_names(table.location)
+    order = np.lexsort((hits.row, hits.file))
+    numbers, starts = np.unique(hits.file[order], return_index=True)
+    parts = np.split(hits.row[order], starts[1:]) if len(numbers) else []
+
+    def take(part: int) -> pa.Table:
+        file = hits.files[numbers[part]]
+        with pq.ParquetFile(Path(table.location) / file.path) as parquet:
+            ends = np.cumsum(_group_sizes(parquet))
+            groups = np.unique(np.searchsorted(ends, parts[part], side="right")).tolist()
+            rows = _read(parquet, groups, names, schema)
+            return rows.take(pa.array(_positions_in(parquet, groups, parts[part])))
+
+    pieces = list(_on_all_cores(take, range(len(parts))))
+    if not pieces:
+        return schema.empty_table()
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_tables(pieces).take(pa.array(back))
+
+
+def _find_in(
+    table: LakeTable,
+    file: DataFile,
+    names: Mapping[str, str],
+    asked: pa.Table,
+    bounds: Sequence[_Bounds],
+) -> tuple[Ints, Ints]:
+    """Positions of hits in one file, and the rows asked for that they equal."""
+    with pq.ParquetFile(Path(table.location) / file.path) as parquet:
+        groups = [
+            number
+            for number in range(parquet.num_row_groups)
+            if all(_group_may_have(parquet, number, names[b.name], b) for b in bounds)
+        ]
+        if not groups:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        rows = _read(parquet, groups, names, asked.schema)
+        places = _places(parquet, groups)
+    codes = row_codes(pa.concat_tables([asked, rows]).columns)
+    owner = np.full(int(codes.max(initial=-1)) + 1, -1)
+    owner[codes[: asked.num_rows]] = np.arange(asked.num_rows)
+    at = owner[codes[asked.num_rows :]]
+    hit = at >= 0
+    gone = read_vector(table.location, file.vector).astype(np.int64)
+    hit &= ~np.isin(places, gone, assume_unique=True) if len(gone) else True
+    return places[hit], at[hit]
+
+
+def _read(
+    parquet: pq.ParquetFile, groups: list[int], names: Mapping[str, str], schema: pa.Schema
+) -> pa.Table:
+    """Columns of some row groups, in the table's types; null where the file lacks one."""
+    there = set(parquet.schema_arrow.names)
+    physical = [names[name] for name in schema.names]
+    read = parquet.read_row_groups(groups, columns=[each for each in physical if each in there])
+    count = sum(parquet.metadata.row_group(group).num_rows for group in groups)
+    columns = [
+        read.column(each).cast(field.type) if each in there else pa.nulls(count, field.type)
+        for each, field in zip(physical, schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _group_sizes(parquet: pq.ParquetFile) -> list[int]:
+    return [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
+
+
+def _places(parquet: pq.ParquetFile, groups: Sequence[int]) -> Ints:
+    """The positions in the file of the rows of some row groups."""
+    sizes = _group_sizes(parquet)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return np.concatenate([np.arange(starts[n], starts[n + 1]) for n in groups])
+
+
+def _positions_in(parquet: pq.ParquetFile, groups: Sequence[int], rows: Ints) -> Ints:
+    """Where rows of the file are in a table of some of its row groups, which have them."""
+    found: Ints = np.searchsorted(_places(parquet, groups), rows)
+    return found
+
+
+def _bounds(name: str, values: pa.ChunkedArray) -> _Bounds | None:
+    """None for a column by whose bounds nothing is excluded: only numbers' and texts' are exact."""
+    whole = pa.types.is_integer(values.type)
+    if values.null_count or not (whole or pa.types.is_string(values.type)):
+        return None
+    ends = pc.min_max(values).as_py()
+    numbers = np.sort(values.to_numpy()) if whole else None
+    return _Bounds(name, ends["min"], ends["max"], numbers)
+
+
+def _file_may_have(file: DataFile, name: str, asked: _Bounds) -> bool:
+    """By Delta's statistics, whose whole numbers are exact."""
+    if asked.values is None:
+        return True
+    low = file.stats.get("minValues", {}).get(name)
+    high = file.stats.get("maxValues", {}).get(name)
+    return low is None or high is None or asked.may_lie_in(low, high)
+
+
+def _group_may_have(parquet: pq.ParquetFile, group: int, name: str, asked: _Bounds) -> bool:
+    """By Parquet's statistics of a row group."""
+    if name not in parquet.schema_arrow.names:
+        return False
+    meta = parquet.metadata.row_group(group)
+    number = next(n for n in range(meta.num_columns) if meta.column(n).path_in_schema == name)
+    stats = meta.column(number).statistics
+    if stats is None or not stats.has_min_max or type(stats.min) is not type(asked.low):
+        return True
+    return asked.may_lie_in(stats.min, stats.max)
+
+
+def _on_all_cores(work: Callable[[int], T], numbers: range) -> Iterator[T]:
+    if len(numbers) < 2:
+        yield from map(work, numbers)
+        return
+    with ThreadPoolExecutor(os.cpu_count() or 1, "find") as threads:
+        yield from threads.map(work, numbers)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta's log of a table in a local folder: which data files a version has, and one commit more.
+
+In:   a folder with a Delta table.
+Out:  the ``add`` actions that count at a version; or a new version, on disk before it is returned.
+
+A commit is the file ``_delta_log/<version>.json``, made by a link that fails when the version is
+taken: so it is there whole or not at all, also for a reader or a writer of another program.
+deltalake and Spark read the same log; this module exists because deltalake cannot commit deletion
+vectors, and Spark takes a second for what is a millisecond here.
+
+Source: Delta's protocol, sections "Delta Log Entries", "Action Reconciliation", "Checkpoints".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from penstock.errors import TableStateError
+from penstock.lake.durable import log_entry, sync_path
+
+_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
+
+_TIGHT = re.compile(r',\s*"tightBounds"\s*:\s*(true|false)')
+
+Action = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file that counts, as its ``add`` action has it."""
+
+    add: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        """Relative to the table's folder."""
+        return unquote(self.add["path"])
+
+    @property
+    def vector(self) -> Mapping[str, Any] | None:
+        """The descriptor of its deletion vector."""
+        vector: Mapping[str, Any] | None = self.add.get("deletionVector")
+        return vector
+
+    @cached_property
+    def stats(self) -> Mapping[str, Any]:
+        """Delta's statistics; decimals in them have lost digits, so nothing is decided by those."""
+        stats: Mapping[str, Any] = json.loads(self.add.get("stats") or "{}")
+        return stats
+
+    def removed(self, now: int) -> Action:
+        """The action that takes the file out; ``now`` in milliseconds."""
+        kept = ("path", "partitionValues", "size", "deletionVector", "tags")
+        return {
+            "remove": {name: self.add[name] for name in kept if self.add.get(name) is not None}
+            | {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+        }
+
+    def again(self) -> Action:
+        """The action that puts the file back as it was."""
+        return {"add": {**self.add, "dataChange": True}}
+
+    def masked(self, vector: Mapping[str, Any]) -> Action:
+        """The action that puts the file back with another deletion vector."""
+        add = {**self.add, "deletionVector": vector, "dataChange": True}
+        if self.add.get("stats"):
+            # In the text: a decimal in it would not survive being read as a number.
+            stats = _TIGHT.sub("", self.add["stats"]).rstrip().removesuffix("}")
+            add["stats"] = f'{stats},"tightBounds":false}}'
+        return {"add": add}
+
+
+def data_files(location: str, version: int) -> dict[str, DataFile]:
+    """The data files of a version, by the path in their action.
+
+    TableStateError when the log does not reach back far enough.
+    """
+    log = Path(location) / "_delta_log"
+    checkpoints = [
+        int(found[1]) for path in log.iterdir() if (found := _CHECKPOINT.match(path.name))
+    ]
+    start = max((each for each in checkpoints if each <= version), default=-1)
+    files = {add["path"]: DataFile(add) for add in _checkpoint(log, start)}
+    for number in range(start + 1, version + 1):
+        actions = list(actions_of(location, number))
+        for action in actions:
+            if "remove" in action:
+                files.pop(action["remove"]["path"], None)
+        for action in actions:
+            if "add" in action:
+                files[action["add"]["path"]] = DataFile(action["add"])
+    return files
+
+
+def actions_of(location: str, version: int) -> Iterator[Action]:
+    """The actions of one commit; TableStateError when the log does not have it."""
+    entry = log_entry(location, version)
+    try:
+        lines = entry.read_text().splitlines()
+    except FileNotFoundError:
+        raise TableStateError(
+            f"the Delta log in {location} lacks version {version}",
+            detail="Neither its commit nor a checkpoint in one file that covers it is there.",
+        ) from None
+    return (json.loads(line) for line in lines if line)
+
+
+def commit(
+    location: str, version: int, actions: Iterable[Action], operation: str, metadata: str
+) -> None:
+    """Make a version, the one after the head, from actions; durable on return.
+
+    ``metadata`` is the commit's userMetadata.  The files that the actions name are on disk
+    already.  TableStateError when somebody else made the version in between.
+    """
+    info = {
+        "timestamp": int(time.time() * 1000),
+        "operation": operation,
+        "operationParameters": {},
+        "userMetadata": metadata,
+    }
+    lines = [json.dumps(action) for action in ({"commitInfo": info}, *actions)]
+    entry = log_entry(location, version)
+    draft = entry.with_name(f".{uuid.uuid4()}.tmp")
+    with draft.open("x") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, entry)
+    except FileExistsError:
+        raise TableStateError(
+            f"the Delta table in {location} was written by another at the same time",
+            detail=f"Its log has version {version} already.",
+        ) from None
+    finally:
+        draft.unlink()
+    sync_path(entry.parent)
+
+
+def _checkpoint(log: Path, version: int) -> Iterator[dict[str, Any]]:
+    """The ``add`` actions of a checkpoint, with what is null in them left out."""
+    if version < 0:
+        return
+    column = pq.read_table(log / f"{version:020d}.checkpoint.parquet", columns=["add"]).column(0)
+    for add in column.drop_null().to_pylist(maps_as_pydicts="strict"):
+        plain = _plain(add)
+        plain.setdefault("partitionValues", {})
+        yield plain
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _plain(each) if isinstance(each, dict) else each
+        for name, each in value.items()
+        if each is not None and not name.endswith("_parsed")
+    }

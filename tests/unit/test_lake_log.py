@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta's log without Spark: versions made by us, read by deltalake and by us."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from penstock.change import types
+from penstock.change.relation import LakeColumn, LakeTable
+from penstock.errors import TableStateError
+from penstock.lake import tables
+from penstock.lake.durable import decode_z85, encode_z85, log_entry
+from penstock.lake.files import write_file
+from penstock.lake.log import DataFile, commit, data_files
+from penstock.lake.vectors import read_vector, write_vectors
+
+NO_SPARK = cast(SparkSession, None)
+"""For calls that need Spark only for tables with columns in need of mapping, or other changes."""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    """An empty table at version 0."""
+    columns = (
+        LakeColumn(1, "id", types.INT8, -1, True),
+        LakeColumn(2, "n", types.NUMERIC, -1, False),
+    )
+    made = LakeTable(1, "public", "t", "r", "d", columns, ("id",), str(tmp_path / "t"), None, None)
+    return dataclasses.replace(made, version=tables.create(NO_SPARK, made, "m"))
+
+
+def append(table: LakeTable, ids: range) -> LakeTable:
+    """One more file."""
+    text = pa.array([f"{number}.123456789012345678" for number in ids])
+    rows = pa.table(
+        [pa.array(ids, pa.int64()), text.cast(pa.decimal128(38, 18))],
+        schema=tables.arrow_schema(table),
+    )
+    version = tables.append_files(table, [write_file(rows, table.location)], "m")
+    return dataclasses.replace(table, version=version)
+
+
+def change(table: LakeTable, gone: dict[str, list[int]]) -> LakeTable:
+    """Take rows out."""
+    rows = {path: np.array(each, np.uint64) for path, each in gone.items()}
+    return dataclasses.replace(table, version=tables.change_rows(table, rows, [], "m"))
+
+
+def files(table: LakeTable) -> dict[str, DataFile]:
+    """The data files of the table's version."""
+    assert table.version is not None
+    return data_files(table.location, table.version)
+
+
+def left(table: LakeTable) -> int:
+    """How many rows deltalake, a reader of its own, finds."""
+    return int(pa.table(DeltaTable(table.location, version=table.version).scan()).num_rows)
+
+
+def test_rows_go_by_deletion_vectors(table: LakeTable) -> None:
+    """Vectors add up; a file without a row left goes; each version keeps what it had."""
+    one = append(append(table, range(10)), range(10, 13))
+    [first, second] = files(one)
+    two = change(one, {first: [0, 9]})
+    three = change(two, {first: [3], second: [0, 1, 2]})
+    assert [left(each) for each in (one, two, three)] == [13, 11, 7]
+    assert list(files(three)) == [first]
+    vector = read_vector(table.location, files(three)[first].vector)
+    assert vector.tolist() == [0, 3, 9]
+    assert set(files(two)) == {first, second}
+    assert json.loads(files(three)[first].add["stats"])["tightBounds"] is False
+
+
+def test_truncate_takes_all_files_out(table: LakeTable) -> None:
+    """Nothing is left, and the version before still has it."""
+    one = append(table, range(5))
+    two = dataclasses.replace(one, version=tables.truncate(one, "m"))
+    assert (left(one), left(two), files(two)) == (5, 0, {})
+
+
+def test_restore_brings_files_and_vectors_back(table: LakeTable) -> None:
+    """The state of any version comes back as a new one, whatever happened since."""
+    states = [table]
+    states.append(append(states[-1], range(10)))
+    [path] = files(states[-1])
+    states.append(change(states[-1], {path: [1, 2]}))
+    states.append(append(states[-1], range(10, 20)))
+    states.append(change(states[-1], {path: [5]}))
+    states.append(dataclasses.replace(table, version=tables.truncate(states[-1], "m")))
+    for state in states:
+        assert state.version is not None
+        head = tables.restore(NO_SPARK, table.location, state.version, "undone")
+        restored = dataclasses.replace(table, version=head)
+        assert left(restored) == left(state)
+        assert files(restored).keys() == files(state).keys()
+        assert '"undone"' in log_entry(table.location, head).read_text()
+
+
+def test_a_checkpoint_says_what_the_commits_said(table: LakeTable) -> None:
+    """Paths, statistics to the last digit, and vectors are the same with and without commits."""
+    head = append(table, range(10))
+    [path] = files(head)
+    head = change(head, {path: [4]})
+    while head.version != tables.CHECKPOINT_EVERY:
+        head = append(head, range(10))
+    before = {name: file.add for name, file in files(head).items()}
+    log = Path(table.location, "_delta_log")
+    for entry in log.glob("*.json"):
+        if int(entry.stem) < tables.CHECKPOINT_EVERY:
+            entry.unlink()
+    after = {name: file.add for name, file in files(head).items()}
+    kept = ("path", "partitionValues", "size", "deletionVector")
+    for name, add in before.items():
+        assert {k: add.get(k) for k in kept} == {k: after[name].get(k) for k in kept}
+        assert json.loads(add["stats"], parse_float=str) == json.loads(
+            after[name]["stats"], parse_float=str
+        )
+    with pytest.raises(TableStateError, match="lacks version"):
+        data_files(table.location, 3)
+
+
+def test_a_version_is_made_once(table: LakeTable) -> None:
+    """Whoever comes second is told; nothing is overwritten, and no draft stays."""
+    commit(table.location, 1, [], "WRITE", "first")
+    with pytest.raises(TableStateError, match="written by another"):
+        commit(table.location, 1, [], "WRITE", "second")
+    assert '"first"' in log_entry(table.location, 1).read_text()
+    names = sorted(path.name for path in Path(table.location, "_delta_log").iterdir())
+    assert names == [f"{version:020d}.json" for version in (0, 1)]
+
+
+def test_damaged_vectors_are_noticed(table: LakeTable) -> None:
+    """A flipped bit in a deletion vector is an error, never another set of rows."""
+    [vector] = write_vectors(table.location, {"f": np.array([1, 2**33], np.uint64)}).values()
+    assert read_vector(table.location, vector).tolist() == [1, 2**33]
+    [path] = Path(table.location).glob("deletion_vector_*.bin")
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TableStateError, match="damaged"):
+        read_vector(table.location, vector)
+
+
+def test_vectors_inside_the_log(table: LakeTable) -> None:
+    """Other writers put small vectors into the log itself."""
+    [vector] = write_vectors(table.location, {"f": np.array([7, 9], np.uint64)}).values()
+    [path] = Path(table.location).glob("deletion_vector_*.bin")
+    data = path.read_bytes()[5 : 5 + vector["sizeInBytes"]]
+    padded = data + b"\0" * (-len(data) % 4)
+    inline = {**vector, "storageType": "i", "pathOrInlineDv": encode_z85(padded)}
+    assert decode_z85(inline["pathOrInlineDv"]) == padded
+    assert read_vector(table.location, inline).tolist() == [7, 9]
