@@ -31,13 +31,9 @@ class Workload:
 
 def workloads(copied: int, scale: float) -> list[Workload]:
     """The loads of a stream, on a table that has ``copied`` rows; scale 1 is the full size."""
-    million, half, many = (int(n * scale) for n in (1_000_000, 500_000, 20_000))
+    million, half, singles, fours = (int(n * scale) for n in (1_000_000, 500_000, 100_000, 50_000))
     first = copied + 1
-    single = (
-        f"DO $$ BEGIN FOR g IN {first + million}..{first + million + many - 1} LOOP"
-        " INSERT INTO orders VALUES (g, 'NSW', g % 1000, 1.5, 'new', 'note number ' || g, now());"
-        " COMMIT; END LOOP; END $$"
-    )
+    next_id = first + million
     return [
         Workload(f"{million:,} inserts, one transaction", million, insert(first, million)),
         Workload(
@@ -50,5 +46,31 @@ def workloads(copied: int, scale: float) -> list[Workload]:
             half,
             f"DELETE FROM orders WHERE id > {copied - half} AND id <= {copied}",
         ),
-        Workload(f"{many:,} single-row transactions", many, single),
+        Workload(
+            f"{singles:,} single-row transactions",
+            singles,
+            _in_a_loop(next_id, singles, "INSERT INTO orders VALUES (g, " + _VALUES + ")"),
+        ),
+        Workload(
+            f"{fours:,} four-row transactions",
+            4 * fours,
+            _in_a_loop(
+                next_id + singles,
+                fours,
+                f"UPDATE orders SET amount = amount + 1 WHERE id IN (g % {half} + 1,"
+                f" (g * 7919) % {half} + 1); UPDATE orders SET status = 'sent' WHERE id ="
+                f" (g * 104729) % {half} + 1; INSERT INTO orders VALUES (g, " + _VALUES + ")",
+            ),
+        ),
     ]
+
+
+_VALUES = "'NSW', g % 1000, 1.5, 'new', 'note number ' || g, now()"
+
+
+def _in_a_loop(first: int, count: int, statements: str) -> str:
+    """A transaction for each g; the publisher's own flushes are not what is measured."""
+    return (
+        "DO $$ BEGIN PERFORM set_config('synchronous_commit', 'off', false);"
+        f" FOR g IN {first}..{first + count - 1} LOOP {statements}; COMMIT; END LOOP; END $$"
+    )

@@ -10,9 +10,11 @@ import subprocess
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 import psutil
 
+from bench.latency import Latency
 from bench.memory import Peak
 from bench.relay import RelayCost
 
@@ -33,9 +35,10 @@ class Results:
     """Everything that one run found out; parts that were not asked for stay empty."""
 
     rows: int
-    copy_seconds: dict[str, list[float]] = field(default_factory=dict)
+    copy_seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     copy_floor: float | None = None
     drained: list[Drained] = field(default_factory=list)
+    latencies: list[Latency] = field(default_factory=list)
     memory: dict[str, Peak] = field(default_factory=dict)
     relay: list[RelayCost] = field(default_factory=list)
     machine: str = field(
@@ -58,26 +61,28 @@ class Results:
     def markdown(self) -> str:
         """The tables."""
         parts = ["# Bench", f"{self.time}, commit {self.commit}, {self.machine}", ""]
-        parts += self._copy() + self._stream() + self._memory() + self._relay()
+        parts += self._copy() + self._stream() + self._latency() + self._memory() + self._relay()
         return "\n".join(parts) + "\n"
 
     def _copy(self) -> list[str]:
-        if not self.copy_seconds:
-            return []
-        native = min(self.copy_seconds["native"])
         lines = [
             f"## Initial copy of {self.rows:,} rows",
-            "Best of the runs, CREATE SUBSCRIPTION to state r.",
+            "Median of the runs, CREATE SUBSCRIPTION to state r.",
             "",
-            "| | seconds | rows/s | times native |",
-            "|---|---|---|---|",
+            "| | runs | seconds | rows read/s | times native |",
+            "|---|---|---|---|---|",
         ]
-        for name, runs in self.copy_seconds.items():
-            best = min(runs)
-            rate = f"{self.rows / best:,.0f}"
-            lines.append(f"| {name} | {best:.1f} | {rate} | {native / best:.2f} |")
+        for name, sides in self.copy_seconds.items():
+            native = median(sides["native"])
+            for side, runs in sides.items():
+                middle = median(runs)
+                rate = f"{self.rows / middle:,.0f}"
+                ratio = native / middle
+                lines.append(
+                    f"| {name}, {side} | {len(runs)} | {middle:.2f} | {rate} | {ratio:.2f} |"
+                )
         if self.copy_floor is not None:
-            lines.append(f"| COPY TO /dev/null | {self.copy_floor:.1f} | | |")
+            lines.append(f"| COPY TO /dev/null | 1 | {self.copy_floor:.2f} | | |")
         return [*lines, ""]
 
     def _stream(self) -> list[str]:
@@ -88,14 +93,29 @@ class Results:
             "## Stream",
             "Seconds to drain a workload that waits in the slot, ENABLE to replayed.",
             "",
-            f"| workload | {' | '.join(names)} | penstock rows/s |",
-            f"|---|{'---|' * (len(names) + 1)}",
+            f"| workload | {' | '.join(names)} | penstock rows/s | times native |",
+            f"|---|{'---|' * (len(names) + 2)}",
         ]
         for each in self.drained:
             cells = [f"{each.seconds[name]:.1f}" for name in names]
             rate = f"{each.changes / each.seconds['penstock']:,.0f}"
-            lines.append(f"| {each.workload} | {' | '.join(cells)} | {rate} |")
+            ratio = f"{each.seconds['native'] / each.seconds['penstock']:.2f}"
+            lines.append(f"| {each.workload} | {' | '.join(cells)} | {rate} | {ratio} |")
         return [*lines, ""]
+
+    def _latency(self) -> list[str]:
+        lines = [
+            "## Commit to visible",
+            "Seconds under a load of single-row transactions at a steady pace.",
+            "",
+            "| load | side | transactions/s | p50 | p99 |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {each.workload} | {each.side} | {each.rate:.0f} | {each.p50:.3f} | {each.p99:.3f} |"
+            for each in self.latencies
+        ]
+        return [*lines, ""] if self.latencies else []
 
     def _memory(self) -> list[str]:
         if not self.memory:

@@ -11,15 +11,18 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import relay
+from bench import latency, relay
 from bench.memory import MemorySampler
 from bench.orders import DEFINITION, insert, workloads
 from bench.report import Drained, Results
-from bench.sides import DATABASE, Floor, Side, Subscriber, native, ours
+from bench.sides import DATABASE, Floor, Side, Staging, Subscriber, native, ours
 from tests.support.folders import open_folder
 from tests.support.interrupt import end_in_order_on_sigterm
 from tests.support.node import Node
 from tests.support.servers import PostgresServer
+
+LOAD_SECONDS = 20.0
+COPIES = {"p": "all rows", "one_percent": "a filter that keeps 1 %"}
 
 SETTINGS = {"fsync": "on", "max_wal_size": "8GB", "shared_buffers": "512MB"}
 
@@ -28,6 +31,7 @@ class Bench:
     """One run; the servers and the node live as long as it does."""
 
     def __init__(self, folder: Path, scale: float, copies: int) -> None:
+        self.folder = folder
         self.rows = int(2_000_000 * scale)
         self.scale = scale
         self.copies = copies
@@ -43,7 +47,11 @@ class Bench:
             server.create_database(DATABASE)
         print(f"loading {self.rows:,} rows")
         self.source.psql(f"{DEFINITION}; {insert(1, self.rows)};", DATABASE, timeout=600)
-        self.source.psql("VACUUM ANALYZE; CREATE PUBLICATION p FOR TABLE orders", DATABASE)
+        self.source.psql(
+            "VACUUM ANALYZE; CREATE PUBLICATION p FOR TABLE orders;"
+            "CREATE PUBLICATION one_percent FOR TABLE orders WHERE (id % 100 = 0)",
+            DATABASE,
+        )
         self.node.start()
 
     def run(self) -> None:
@@ -54,28 +62,47 @@ class Bench:
         self.source.psql("COPY orders TO '/dev/null'", DATABASE, timeout=600)
         self.results.copy_floor = time.monotonic() - began
         sides = native(self.source, self.target), ours(self.source, self.node)
-        for turn in range(self.copies):
-            for side in sides:
-                if turn:
-                    side.drop()
-                self.copy(side)
-        floor = Floor(self.source)
-        floor.copy()
+        for publication in ("one_percent", "p"):
+            for turn in range(self.copies):
+                for side in sides:
+                    if turn or publication == "p":
+                        side.drop()
+                    self.copy(side, publication)
+        parts = Floor(self.source), Staging(self.source, self.folder / "staging")
+        for part in parts:
+            part.make_slot()
         for workload in workloads(self.rows, self.scale):
             self.source.psql(workload.sql, DATABASE, timeout=600)
-            everyone: tuple[Side, ...] = (floor, *sides)
+            everyone: tuple[Side, ...] = (*parts, *sides)
             seconds = {side.name: self.drain(side, workload.name) for side in everyone}
             print(workload.name, seconds)
             self.results.drained.append(Drained(workload.name, workload.changes, seconds))
+        self.latencies(sides)
 
-    def copy(self, side: Subscriber) -> None:
+    def latencies(self, sides: tuple[Subscriber, ...]) -> None:
+        """From commit to visible, for inserts and for updates of random keys."""
+        loads = {
+            "inserts": lambda n: insert(10 * self.rows + n, 1),
+            "updates of random keys": lambda n: (
+                "UPDATE orders SET amount = amount + 1"
+                f" WHERE id = {n * 104_729 % (self.rows // 2) + 1}"
+            ),
+        }
+        for name, statement in loads.items():
+            for side in sides:
+                found = latency.measure(self.source, side, name, statement, LOAD_SECONDS)
+                print(found)
+                self.results.latencies.append(found)
+
+    def copy(self, side: Subscriber, publication: str) -> None:
         """One initial copy; the node's memory is sampled."""
         with MemorySampler(self.node.pid) as sampler:
-            seconds = side.copy()
+            seconds = side.copy(publication)
+        name = COPIES[publication]
         if side.name == "penstock":
-            self.results.memory["initial copy"] = sampler.peak
-        print(f"copy {side.name}: {seconds:.1f} s, {self.rows / seconds:,.0f} rows/s")
-        self.results.copy_seconds.setdefault(side.name, []).append(seconds)
+            self.results.memory[name] = sampler.peak
+        print(f"{name}, {side.name}: {seconds:.1f} s")
+        self.results.copy_seconds.setdefault(name, {}).setdefault(side.name, []).append(seconds)
 
     def drain(self, side: Side, workload: str) -> float:
         """Drain one workload; the node's memory is sampled."""

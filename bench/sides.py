@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is measured: native replication, pg_recvlogical (the floor), and a node.
+"""Who is measured: native replication, a node, and parts: pg_recvlogical, a receiver alone.
 
 Each side copies the publication ``p`` of the source, and then drains the source's changes from a
 slot of its own while no other side runs.  Times are seconds from the command that starts it until
@@ -11,11 +11,15 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
 
 from bench.orders import DEFINITION
+from penstock.client.receiver import Receiver, StreamOptions
+from penstock.lsn import parse_lsn
+from penstock.staging.log import StagingLog
 from tests.support.node import Node
 from tests.support.psql import client_environment
 from tests.support.servers import PostgresServer
@@ -30,16 +34,12 @@ class Side(Protocol):
 
     name: str
 
-    def copy(self) -> float | None:
-        """Seconds of the initial copy; None where there is none.  It is drained and idle after."""
-        ...
-
     def drain(self) -> float:
         """Seconds until everything that the source has committed is applied."""
         ...
 
 
-class Subscriber:
+class Subscriber(Side):
     """Whatever understands CREATE SUBSCRIPTION: PostgreSQL itself, or a node."""
 
     def __init__(self, name: str, source: PostgresServer, execute: Callable[[str], Any]) -> None:
@@ -47,19 +47,27 @@ class Subscriber:
         self._source = source
         self._execute = execute
 
-    def copy(self) -> float:
+    def copy(self, publication: str = "p") -> float:
         """From CREATE SUBSCRIPTION until the table's state is r."""
         self._execute(DEFINITION)
         began = time.monotonic()
         conninfo = self._source.conninfo(DATABASE)
-        self._execute(f"CREATE SUBSCRIPTION {self.name} CONNECTION '{conninfo}' PUBLICATION p")
+        self._execute(
+            f"CREATE SUBSCRIPTION {self.name} CONNECTION '{conninfo}' PUBLICATION {publication}"
+        )
         wait_until(self._is_ready, PATIENCE, f"the copy of {self.name}")
         seconds = time.monotonic() - began
-        self._disable()
+        self.disable()
         return seconds
 
     def drain(self) -> float:
         """From ENABLE until the publisher sees that all is replayed."""
+        seconds = self.enable()
+        self.disable()
+        return seconds
+
+    def enable(self) -> float:
+        """Let it stream; seconds until the publisher sees that all of now is replayed."""
         with self._source.connect(DATABASE) as connection:
             target = current_lsn(connection)
             began = time.monotonic()
@@ -73,9 +81,7 @@ class Subscriber:
                 PATIENCE,
                 f"{self.name} to apply everything",
             )
-            seconds = time.monotonic() - began
-        self._disable()
-        return seconds
+            return time.monotonic() - began
 
     def drop(self) -> None:
         """Drop subscription and table, for another copy."""
@@ -86,7 +92,8 @@ class Subscriber:
         states = self._execute("SELECT srsubstate::text FROM pg_subscription_rel")
         return bool(states) and all(state == ("r",) for state in states)
 
-    def _disable(self) -> None:
+    def disable(self) -> None:
+        """Let it rest, and wait until its slot is free."""
         self._execute(f"ALTER SUBSCRIPTION {self.name} DISABLE")
         with self._source.connect() as connection:
             free = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
@@ -97,7 +104,7 @@ class Subscriber:
             )
 
 
-class Floor:
+class Floor(Side):
     """pg_recvlogical: what the publisher's walsender can send at all, to /dev/null."""
 
     name = "recvlogical"
@@ -105,8 +112,8 @@ class Floor:
     def __init__(self, source: PostgresServer) -> None:
         self._source = source
 
-    def copy(self) -> None:
-        """Nothing to copy; makes the slot."""
+    def make_slot(self) -> None:
+        """Make the slot that it drains."""
         with self._source.connect(DATABASE) as connection:
             connection.execute(
                 "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.name,)
@@ -128,6 +135,42 @@ class Floor:
             env=client_environment(),
         )
         return time.monotonic() - began
+
+
+class Staging(Side):
+    """A receiver alone: receive, decode, stage durably; nothing is applied."""
+
+    name = "staging"
+
+    def __init__(self, source: PostgresServer, folder: Path) -> None:
+        self._source = source
+        self._log = StagingLog(folder)
+
+    def make_slot(self) -> None:
+        """Make the slot that it drains."""
+        with self._source.connect(DATABASE) as connection:
+            connection.execute(
+                "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.name,)
+            )
+
+    def drain(self) -> float:
+        """Until everything is staged; what was staged is then forgotten."""
+        with self._source.connect(DATABASE) as connection:
+            target = parse_lsn(current_lsn(connection))
+        options = StreamOptions(self.name, self._source.conninfo(DATABASE), self.name, ["p"])
+        receiver = Receiver(options, self._log, lambda: self._log.end_lsn)
+        began = time.monotonic()
+        receiver.start()
+        try:
+            wait_until(lambda: self._staged(receiver, target), PATIENCE, "everything to be staged")
+            return time.monotonic() - began
+        finally:
+            receiver.stop()
+            self._log.trim(self._log.end_lsn)
+
+    def _staged(self, receiver: Receiver, target: int) -> bool:
+        receiver.check()
+        return self._log.end_lsn >= target
 
 
 def native(source: PostgresServer, target: PostgresServer) -> Subscriber:

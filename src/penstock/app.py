@@ -46,6 +46,7 @@ from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
 from penstock.workers.launcher import Launcher
 from penstock.workers.loop import Loop
+from penstock.workers.maintenance import maintain
 from penstock.workers.reporting import report
 
 log = logging.getLogger(__name__)
@@ -139,9 +140,10 @@ def _workers(context: WorkerContext) -> Iterator[Launcher]:
         "pg_stat_subscription is not up to date",
         retry,
     )
+    maintenance = Loop("maintenance", partial(maintain, context), "maintenance stopped", retry)
     launcher.start()
-    ledger.start()
-    reporter.start()
+    for loop in (ledger, reporter, maintenance):
+        loop.start()
     try:
         yield launcher
     finally:
@@ -149,8 +151,8 @@ def _workers(context: WorkerContext) -> Iterator[Launcher]:
             log.warning("giving up a batch that is not done; the next start applies it again")
             context.spark.sparkContext.cancelAllJobs()
             launcher.shut_down(DRAIN / 2)
-        ledger.shut_down(DRAIN)
-        reporter.shut_down(DRAIN)
+        for loop in (maintenance, ledger, reporter):
+            loop.shut_down(DRAIN)
 
 
 async def _serve(

@@ -49,6 +49,12 @@ def lake_tables(
     return {row["relid"]: _lake_table(row, lake_root) for row in rows}
 
 
+def committed_versions(conn: ControlConnection) -> dict[int, int]:
+    """The committed Delta version of each relation that has a Delta table."""
+    query = "SELECT relid::bigint, version FROM penstock.table_version WHERE version IS NOT NULL"
+    return dict(conn.execute(query).fetchall())
+
+
 def lake_table(conn: ControlConnection, relid: int, lake_root: Path) -> LakeTable:
     """One table of the lake; WrongStateError (42P01) when the relation is not one."""
     table = lake_tables(conn, [relid], lake_root).get(relid)

@@ -124,6 +124,12 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
     return pa.concat_tables(pieces).take(pa.array(back))
 
 
+def read_columns(path: Path, names: Mapping[str, str], schema: pa.Schema) -> pa.Table:
+    """All rows of a data file, gone ones too: columns ``names`` of it, as ``schema`` has them."""
+    with pq.ParquetFile(path) as parquet:
+        return _read(parquet, list(range(parquet.num_row_groups)), names, schema)
+
+
 def _find_in(
     table: LakeTable,
     file: DataFile,

@@ -61,21 +61,25 @@ class DataFile:
         stats: Mapping[str, Any] = json.loads(self.add.get("stats") or "{}")
         return stats
 
-    def removed(self, now: int) -> Action:
+    def removed(self, now: int, data_change: bool = True) -> Action:
         """The action that takes the file out; ``now`` in milliseconds."""
         kept = ("path", "partitionValues", "size", "deletionVector", "tags")
         return {
             "remove": {name: self.add[name] for name in kept if self.add.get(name) is not None}
-            | {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+            | {
+                "deletionTimestamp": now,
+                "dataChange": data_change,
+                "extendedFileMetadata": True,
+            }
         }
 
     def again(self) -> Action:
         """The action that puts the file back as it was."""
         return {"add": {**self.add, "dataChange": True}}
 
-    def masked(self, vector: Mapping[str, Any]) -> Action:
+    def masked(self, vector: Mapping[str, Any], data_change: bool = True) -> Action:
         """The action that puts the file back with another deletion vector."""
-        add = {**self.add, "deletionVector": vector, "dataChange": True}
+        add = {**self.add, "deletionVector": vector, "dataChange": data_change}
         if self.add.get("stats"):
             # In the text: a decimal in it would not survive being read as a number.
             stats = _TIGHT.sub("", self.add["stats"]).rstrip().removesuffix("}")

@@ -116,7 +116,7 @@ def append_files(table: LakeTable, files: Sequence[WrittenFile], metadata: str) 
 
     TableStateError when somebody else committed in between; nobody may while we hold the lock.
     """
-    return _commit(table.location, [_added(file) for file in files], "WRITE", metadata)
+    return commit_actions(table.location, [added(file) for file in files], "WRITE", metadata)
 
 
 def change_rows(
@@ -142,8 +142,8 @@ def change_rows(
     if masks:
         vectors = write_vectors(table.location, masks)
         actions += [there[path].masked(vector) for path, vector in vectors.items()]
-    actions += [_added(file) for file in files]
-    return _commit(table.location, actions, "MERGE", metadata)
+    actions += [added(file) for file in files]
+    return commit_actions(table.location, actions, "MERGE", metadata)
 
 
 def truncate(table: LakeTable, metadata: str) -> int:
@@ -151,7 +151,9 @@ def truncate(table: LakeTable, metadata: str) -> int:
     assert table.version is not None
     now = int(time.time() * 1000)
     files = data_files(table.location, table.version).values()
-    return _commit(table.location, [file.removed(now) for file in files], "TRUNCATE", metadata)
+    return commit_actions(
+        table.location, [file.removed(now) for file in files], "TRUNCATE", metadata
+    )
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -215,20 +217,21 @@ def _create_mapped(spark: SparkSession, table: LakeTable, metadata: str) -> None
         )
 
 
-def _added(file: WrittenFile) -> Action:
+def added(file: WrittenFile, data_change: bool = True) -> Action:
+    """The action that puts a new file in."""
     return {
         "add": {
             "path": quote(file.path),
             "partitionValues": {},
             "size": file.size,
             "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
+            "dataChange": data_change,
             "stats": file.stats,
         }
     }
 
 
-def _commit(location: str, actions: Sequence[Action], operation: str, metadata: str) -> int:
+def commit_actions(location: str, actions: Sequence[Action], operation: str, metadata: str) -> int:
     """One version on top of the head, and now and then a checkpoint."""
     head = head_version(location)
     assert head is not None  # the caller has created the table
