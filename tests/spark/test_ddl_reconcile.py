@@ -302,7 +302,8 @@ def test_the_commit_record_has_no_rows_to_publish(lake: Callable[..., Lake]) -> 
     ).fetchall()
     it.conn.execute("SELECT pg_drop_replication_slot('look')")
     messages = [bytes(data) for (data,) in changes if bytes(data).startswith(b"M")]
-    records = [json.loads(message[message.index(b"{") :]) for message in messages]
+    # Letter, flags, LSN; then the prefix up to a zero byte, and the content's length in 4 bytes.
+    records = [json.loads(message[message.index(b"\0", 10) + 5 :]) for message in messages]
     (record,) = [record for record in records if record.get("purpose") == "ddl"]
     (moved,) = record["tables"]
     assert (moved["kind"], moved["ranges"]) == ("ddl", [])
