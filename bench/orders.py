@@ -58,8 +58,8 @@ def workloads(copied: int, scale: float) -> list[Workload]:
                 next_id + singles,
                 fours,
                 f"UPDATE orders SET amount = amount + 1 WHERE id IN (g % {half} + 1,"
-                f" (g * 7919) % {half} + 1); UPDATE orders SET status = 'sent' WHERE id ="
-                f" (g * 104729) % {half} + 1; INSERT INTO orders VALUES (g, " + _VALUES + ")",
+                f" (g::bigint * 7919) % {half} + 1); UPDATE orders SET status = 'sent' WHERE id ="
+                f" (g::bigint * 104729) % {half} + 1; INSERT INTO orders VALUES (g, " + _VALUES + ")",
             ),
         ),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import count
 from pathlib import Path
 
 from bench import latency, relay
@@ -81,8 +82,9 @@ class Bench:
 
     def latencies(self, sides: tuple[Subscriber, ...]) -> None:
         """From commit to visible, for inserts and for updates of random keys."""
+        ids = count(10 * self.rows)
         loads = {
-            "inserts": lambda n: insert(10 * self.rows + n, 1),
+            "inserts": lambda n: insert(next(ids), 1),
             "updates of random keys": lambda n: (
                 "UPDATE orders SET amount = amount + 1"
                 f" WHERE id = {n * 104_729 % (self.rows // 2) + 1}"
