@@ -49,7 +49,7 @@ def workloads(copied: int, scale: float) -> list[Workload]:
         Workload(
             f"{singles:,} single-row transactions",
             singles,
-            _in_a_loop(next_id, singles, "INSERT INTO orders VALUES (g, " + _VALUES + ")"),
+            _in_a_loop(next_id, singles, f"INSERT INTO orders VALUES (g, {_VALUES})"),
         ),
         Workload(
             f"{fours:,} four-row transactions",
@@ -59,7 +59,9 @@ def workloads(copied: int, scale: float) -> list[Workload]:
                 fours,
                 f"UPDATE orders SET amount = amount + 1 WHERE id IN (g % {half} + 1,"
                 f" (g::bigint * 7919) % {half} + 1); UPDATE orders SET status = 'sent' WHERE id ="
-                f" (g::bigint * 104729) % {half} + 1; INSERT INTO orders VALUES (g, " + _VALUES + ")",
+                f" (g::bigint * 104729) % {half} + 1; INSERT INTO orders VALUES (g, "
+                + _VALUES
+                + ")",
             ),
         ),
     ]

@@ -19,7 +19,7 @@ from bench.report import Drained, Results
 from bench.sides import DATABASE, Floor, Side, Staging, Subscriber, native, ours
 from tests.support.folders import open_folder
 from tests.support.interrupt import end_in_order_on_sigterm
-from tests.support.node import Node
+from tests.support.node import QUIET_AND_WARM, Node
 from tests.support.servers import PostgresServer
 
 LOAD_SECONDS = 20.0
@@ -38,7 +38,7 @@ class Bench:
         self.copies = copies
         self.source = PostgresServer(folder / "source", settings=SETTINGS)
         self.target = PostgresServer(folder / "target", settings=SETTINGS)
-        self.node = Node(folder / "node", env={"PENSTOCK_LOG_LEVEL": "info"})
+        self.node = Node(folder / "node", env=QUIET_AND_WARM)
         self.results = Results(self.rows)
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ from penstock.cli.running import find_front_door
 from penstock.errors import PenstockError
 from tests.support.compare import difference
 from tests.support.interrupt import end_in_order_on_sigterm
-from tests.support.node import Node
+from tests.support.node import QUIET_AND_WARM, Node
 from tests.support.psql import NATIVE
 from tests.support.servers import PASSWORD_ROLE, PostgresServer
 from tests.support.waits import wait_until
@@ -77,7 +77,7 @@ class Demo:
         self.folder = folder
         self.screen = screen
         self.source = PostgresServer(folder / "source", settings={"shared_buffers": "256MB"})
-        self.node = Node(folder / "node", env={"PENSTOCK_LOG_LEVEL": "info"})
+        self.node = Node(folder / "node", env=QUIET_AND_WARM)
         self.equal = True
 
     def run(self) -> None:

@@ -41,6 +41,7 @@ from penstock.frontdoor.routing import StatementRouter
 from penstock.frontdoor.subscription import SubscriptionRouter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy import warm as warm_copy
+from penstock.lake.query import warm as warm_query
 from penstock.lake.session import build_session, stop_session
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
@@ -93,10 +94,15 @@ def run_node(settings: Settings, lock: HomeLock) -> None:
         guard = _prepare(settings, database.address)
         context = WorkerContext(settings, database.address, spark, database.publisher_user)
         launcher = stack.enter_context(_workers(context))
-        readers = settings.max_sync_workers_per_subscription
-        threading.Thread(target=warm_copy, args=(spark, readers), name="warm", daemon=True).start()
+        if settings.warm_up:
+            threading.Thread(target=_warm_up, args=(context,), name="warm", daemon=True).start()
         asyncio.run(_serve(context, lock, database, guard, launcher))
     log.info("the node has stopped")
+
+
+def _warm_up(context: WorkerContext) -> None:
+    warm_copy(context.spark, context.settings.max_sync_workers_per_subscription)
+    warm_query(context.spark, context.settings.home / "spark" / "warm")
 
 
 @contextmanager

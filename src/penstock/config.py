@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     """Any ``spark.*`` setting, with its full name as key."""
     jars: Path | None = None
     """Folder with Delta's jars, for machines without a network."""
+    warm_up: bool = True
+    """Let Spark run a copy's task and a query after the start, so that the first real ones of
+    them find its code loaded and compiled: some CPU seconds in the background."""
 
     max_sync_workers_per_subscription: int = 2
     """Ranges of one copy that are read at the same time."""

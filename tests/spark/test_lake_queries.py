@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.change import types
 from penstock.errors import PenstockError, TableStateError
 from penstock.frontdoor.actions import Parameter, RunOnLake
+from penstock.lake.query import warm
 from tests.support.query_oracle import Oracle
 from tests.support.waits import wait_until
 
@@ -204,3 +206,13 @@ def test_a_column_that_the_delta_table_has_not_is_an_error(oracle: Oracle) -> No
         with pytest.raises(TableStateError, match='column "qty"') as wrong:
             oracle.translated("SELECT qty FROM sales")
     assert wrong.value.sqlstate == "XX001"
+
+
+def test_warming_up_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query before the first query runs without an error, and its table is removed."""
+    with caplog.at_level("INFO", logger="penstock.lake.query"):
+        warm(spark, tmp_path / "warm")
+    assert caplog.messages == []
+    assert list(tmp_path.iterdir()) == []

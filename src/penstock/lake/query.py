@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
+from deltalake import write_deltalake
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -87,6 +89,8 @@ _SQLSTATES = {
 _CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_.]+)?\]")
 _RAISED = re.compile(r"penstock:([0-9A-Z]{5}):([^\n]*?)(?: SQLSTATE: P0001|$)", re.MULTILINE)
 
+log = logging.getLogger(__name__)
+
 CANCELLED = PenstockError("canceling statement due to user request", sqlstate="57014")
 
 # PySpark logs each failing query with its values, as JSON, to stderr.
@@ -127,6 +131,31 @@ def run_query(
 def cancel_query(spark: SparkSession, job: str) -> None:
     """Stop the jobs of a query, also those that it has not started yet."""
     spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(job)
+
+
+def warm(spark: SparkSession, folder: Path) -> None:
+    """Run a query on a small Delta table of its own: the first one loads most of Spark's code.
+
+    ``folder`` is made, and removed again.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        rows = pa.table({"id": pa.array(range(100)), "name": [str(n % 7) for n in range(100)]})
+        write_deltalake(folder, rows)
+        spark = spark.newSession()
+        for name, value in _SETTINGS.items():
+            spark.conf.set(name, value)
+        frame = spark.read.format("delta").option("versionAsOf", 0).load(str(folder))
+        frame.createOrReplaceTempView("t")
+        sql = (
+            "SELECT a.name, count(*), sum(a.id) FROM t a JOIN t b ON a.id = b.id"
+            " WHERE b.id > 5 GROUP BY a.name ORDER BY a.name LIMIT 3"
+        )
+        _interruptible(spark, sql).toArrow()
+    except (Py4JError, PySparkException, OSError) as error:
+        log.info("the first query will be slow: %s", error)  # the node may be stopping
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _interruptible(session: SparkSession, sql: str) -> DataFrame:
