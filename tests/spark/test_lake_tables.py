@@ -206,6 +206,26 @@ def test_both_writers_vectors_add_up(spark_worker: SparkSession, tmp_path: Path)
     assert sorted(hits.at.tolist()) == left[:-1]
 
 
+def test_executors_find_what_the_node_finds(spark_worker: SparkSession, tmp_path: Path) -> None:
+    """A search that is spread over Spark's executors has the same hits, in the same files."""
+    table = lake_table(tmp_path / "t", {"id": types.INT4, "v": types.TEXT})
+    tables.create(spark_worker, table, "m")
+    for start in range(0, 500, 100):
+        rows = [{"id": (start + n) * 7 % 500, "v": f"v{n % 9}"} for n in range(100)]
+        version = tables.append_files(table, [write_file(arrow(table, rows), table.location)], "m")
+    table = at(table, version)
+    gone = {path: np.array([3, 4], np.uint64) for path in list(data_files(table.location, version))}
+    table = at(table, tables.change_rows(table, gone, [], "m"))
+    asked = pa.table(
+        {"id": pa.array(range(0, 900, 3), pa.int32()), "v": [f"v{n % 9}" for n in range(300)]}
+    )
+    here = find_rows(table, asked)
+    there = find_rows(table, asked, spark_worker, spread_rows=0)
+    assert [file.path for file in there.files] == [file.path for file in here.files]
+    for name in ("file", "row", "at"):
+        assert getattr(there, name).tolist() == getattr(here, name).tolist() != []
+
+
 def test_restore_brings_back_rows_and_definition(
     spark_worker: SparkSession, tmp_path: Path
 ) -> None:

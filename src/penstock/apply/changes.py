@@ -212,7 +212,7 @@ class _Work:
             lambda keys, columns: look_up_keys(tables, keys, columns),
         )
         keys, ops = source.keys()
-        hits = find_rows(target, keys)
+        hits = find_rows(target, keys, self.spark)
         there = np.full(keys.num_rows, -1)
         there[hits.at] = np.arange(len(hits))
         wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))

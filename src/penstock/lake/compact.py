@@ -150,5 +150,4 @@ def discard(table: LakeTable, made: Rewritten) -> None:
 
 
 def _share_gone(file: DataFile) -> float:
-    rows = file.stats.get("numRecords") or 0
-    return file.vector["cardinality"] / rows if file.vector is not None and rows else 0.0
+    return file.vector["cardinality"] / file.rows if file.vector is not None and file.rows else 0.0

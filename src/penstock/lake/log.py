@@ -61,6 +61,11 @@ class DataFile:
         stats: Mapping[str, Any] = json.loads(self.add.get("stats") or "{}")
         return stats
 
+    @property
+    def rows(self) -> int:
+        """Rows in the file, those that are gone included; 0 when its statistics do not say."""
+        return int(self.stats.get("numRecords", 0))
+
     def removed(self, now: int, data_change: bool = True) -> Action:
         """The action that takes the file out; ``now`` in milliseconds."""
         kept = ("path", "partitionValues", "size", "deletionVector", "tags")
