@@ -21,6 +21,7 @@ from penstock.errors import ConnectionLostError, ValueNotHeldError
 from penstock.lake import tables
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_range import CopyStoppedError, Source
+from penstock.lake.log import physical_names
 from tests.support.copying import lake_table_like
 from tests.support.fix_servers import Database
 
@@ -58,7 +59,7 @@ def table_copy(
         lake = lake_table_like(connection, "public", name, str(folder / str(relid)))
     lake = replace(lake, relid=relid, version=tables.create(spark, lake, "{}"))
     published = published_table(snapshot.connection, ["p"], "public", name)
-    leaf = Leaf(lake, None, tables.physical_names(lake.location))
+    leaf = Leaf(lake, None, physical_names(lake.location))
     return TableCopy(published, lake, (leaf,))
 
 

@@ -21,7 +21,8 @@ from penstock.apply.changes import Applied, apply_changes
 from penstock.change import types
 from penstock.change.relation import LakeTable
 from penstock.errors import RelationMismatchError, TableStateError, UniqueViolationError
-from penstock.lake.tables import head_version, read
+from penstock.lake.log import head_version
+from penstock.lake.tables import read
 from tests.support.changes import (
     TRUNCATE,
     Change,

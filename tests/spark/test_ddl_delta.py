@@ -23,6 +23,7 @@ from penstock.lake import tables
 from penstock.lake.columns import DefinedColumn, TableColumn, column_changes
 from penstock.lake.ddl import alter_table, has_rows, rename_steps
 from penstock.lake.files import write_file
+from penstock.lake.log import head_version, physical_names
 from penstock.names import quote_spark
 
 METADATA = '{"penstock": "test", "xid": "7", "purpose": "ddl"}'
@@ -48,7 +49,7 @@ def table(spark_worker: SparkSession, tmp_path: Path) -> LakeTable:
 
 def append(table: LakeTable, rows: list[Values]) -> LakeTable:
     """Add rows as a copy does, and move the version."""
-    names = tables.physical_names(table.location)
+    names = physical_names(table.location)
     arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))
     arrow = arrow.rename_columns([names[name] for name in arrow.column_names])
     file = write_file(arrow, table.location)
@@ -122,7 +123,7 @@ def test_a_constant_that_cannot_be_held(spark_worker: SparkSession, table: LakeT
     columns = [*defined(table), added(5, "at", types.DATE, "infinity")]
     with pytest.raises(ValueNotHeldError, match='"infinity" of column "at"'):
         alter(spark_worker, table, columns)
-    assert tables.head_version(table.location) == table.version
+    assert head_version(table.location) == table.version
 
 
 def test_columns_are_dropped_renamed_and_widened(

@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.frontdoor.reconcile import Reconciler, full_xid, remove_folder, sweep_dropped
 from penstock.lake import tables
 from penstock.lake.files import write_file
+from penstock.lake.log import head_version, physical_names
 from tests.support.control import Control, one, relid
 from tests.support.routing import Client
 
@@ -62,7 +63,7 @@ class Lake:
             if table.version is None:
                 tables.create(self._spark, table, commit.metadata)
                 commit.set_columns(table)
-            names = tables.physical_names(table.location)
+            names = physical_names(table.location)
             arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))
             arrow = arrow.rename_columns([names[column] for column in arrow.column_names])
             version = tables.append_files(
@@ -71,7 +72,7 @@ class Lake:
             commit.moved(table, version, [(version, version)], "copy")
 
     def head(self, name: str) -> int | None:
-        return tables.head_version(self.table(name).location)
+        return head_version(self.table(name).location)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from penstock.lake import tables
 from penstock.lake.durable import deletion_vector_path, log_entry, sync_versions
 from penstock.lake.files import NewFile, write_file
 from penstock.lake.find import find_rows
-from penstock.lake.log import data_files
+from penstock.lake.log import data_files, head_version, physical_names
 
 COLUMNS = {
     "id": types.INT8,
@@ -84,12 +84,12 @@ def at(table: LakeTable, version: int) -> LakeTable:
 def test_values_survive(spark_worker: SparkSession, tmp_path: Path) -> None:
     """Every type's values come back from Spark as they were written from Arrow."""
     table = lake_table(tmp_path / "t")
-    assert tables.head_version(table.location) is None
+    assert head_version(table.location) is None
     assert tables.read(spark_worker, table).toArrow().num_rows == 0
     assert tables.create(spark_worker, table, '{"purpose": "ddl"}') == 0
     rows = arrow(table, [ROW, NULLS])
     version = tables.append_files(table, [write_file(rows, table.location)], "m")
-    assert version == tables.head_version(table.location) == 1
+    assert version == head_version(table.location) == 1
     frame = tables.read(spark_worker, at(table, 1))
     assert frame.schema == tables.spark_schema(table)
     assert frame.orderBy("id").toArrow().to_pylist() == rows.to_pylist()
@@ -152,7 +152,7 @@ def test_names_that_need_mapping(spark_worker: SparkSession, tmp_path: Path) -> 
     """Names with blanks and quotes work, through column mapping, appends included."""
     table = lake_table(tmp_path / "t", {"id": types.INT4, "odd (name), `x`": types.TEXT})
     tables.create(spark_worker, table, "m")
-    names = tables.physical_names(table.location)
+    names = physical_names(table.location)
     rows = arrow(table, [{"id": 1, "odd (name), `x`": "a"}])
     physical = rows.rename_columns([names[name] for name in rows.column_names])
     version = tables.append_files(table, [write_file(physical, table.location)], "m")
@@ -239,7 +239,7 @@ def test_restore_brings_back_rows_and_definition(
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark_worker.sql(f"ALTER TABLE {path} RENAME COLUMN v TO w")
     head = tables.restore(spark_worker, table.location, 1, "undone")
-    assert head == tables.head_version(table.location) == 5
+    assert head == head_version(table.location) == 5
     frame = tables.read(spark_worker, at(table, head))
     assert frame.orderBy("id").toArrow().to_pylist() == rows.to_pylist()
     assert '"undone"' in log_entry(table.location, head).read_text()
@@ -254,7 +254,7 @@ def test_all_files_of_a_version_are_synced(spark_worker: SparkSession, tmp_path:
     rows = arrow(table, [{"id": number} for number in range(100)])
     tables.append_files(table, [write_file(rows, table.location)], "m")
     spark_worker.sql(f"DELETE FROM {path} WHERE id = 1")
-    head = tables.head_version(table.location)
+    head = head_version(table.location)
     assert head is not None
     lines = log_entry(table.location, head).read_text().splitlines()
     actions = [json.loads(line) for line in lines]

@@ -20,7 +20,7 @@ from penstock.errors import TableStateError
 from penstock.lake import tables
 from penstock.lake.durable import decode_z85, encode_z85, log_entry
 from penstock.lake.files import write_file
-from penstock.lake.log import DataFile, commit, data_files
+from penstock.lake.log import DataFile, commit, data_files, head_version, physical_names
 from penstock.lake.vectors import read_vector, write_vectors
 
 NO_SPARK = cast(SparkSession, None)
@@ -159,3 +159,25 @@ def test_vectors_inside_the_log(table: LakeTable) -> None:
     inline = {**vector, "storageType": "i", "pathOrInlineDv": encode_z85(padded)}
     assert decode_z85(inline["pathOrInlineDv"]) == padded
     assert read_vector(table.location, inline).tolist() == [7, 9]
+
+
+def test_every_version_of_a_long_log_is_read_right(table: LakeTable) -> None:
+    """Before, at and after its checkpoints a version has the files that deltalake finds."""
+    head = table
+    for number in range(2 * tables.CHECKPOINT_EVERY + 3):
+        head = append(head, range(number, number + 2))
+        if number % 3 == 0:
+            head = change(head, {next(iter(files(head))): [0, 1]})
+    assert head.version == head_version(table.location) == DeltaTable(table.location).version()
+    assert physical_names(table.location) == {"id": "id", "n": "n"}
+    for version in (0, 5, tables.CHECKPOINT_EVERY, tables.CHECKPOINT_EVERY + 7, head.version):
+        assert version is not None
+        found = DeltaTable(table.location, version=version).file_uris()
+        mine = {file.path for file in data_files(table.location, version).values()}
+        assert mine == {uri.rsplit("/", 1)[1] for uri in found}
+
+
+def test_no_table_no_version(tmp_path: Path) -> None:
+    """A folder without a log, or that is not there, has no head."""
+    assert head_version(str(tmp_path)) is None
+    assert head_version(str(tmp_path / "missing")) is None

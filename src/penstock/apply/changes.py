@@ -49,13 +49,12 @@ from penstock.change.relation import LakeTable, Relation
 from penstock.errors import RelationMismatchError, TableStateError
 from penstock.lake.files import NewFile, WrittenFile
 from penstock.lake.find import Hits, find_rows, take_rows
+from penstock.lake.log import head_version, physical_names
 from penstock.lake.tables import (
     append_files,
     arrow_schema,
     change_rows,
     create,
-    head_version,
-    physical_names,
     truncate,
 )
 

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from penstock.change.relation import LakeTable
 from penstock.lake.files import WrittenFile, write_file
 from penstock.lake.find import read_columns
-from penstock.lake.log import DataFile, data_files
-from penstock.lake.tables import added, arrow_schema, commit_actions, physical_names
+from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.tables import added, arrow_schema, commit_actions
 from penstock.lake.vectors import read_vector, write_vectors
 
 EIGHT = 8

@@ -42,8 +42,9 @@ from penstock.change.relation import LakeTable
 from penstock.errors import ValueNotHeldError
 from penstock.lake.columns import ColumnChanges, DefinedColumn, Definition, column_changes
 from penstock.lake.durable import sync_versions
+from penstock.lake.log import head_version
 from penstock.lake.settle import XactStatus, settle
-from penstock.lake.tables import NEEDS_MAPPING, delta_path, head_version, user_metadata
+from penstock.lake.tables import NEEDS_MAPPING, delta_path, user_metadata
 from penstock.names import quote_spark
 from penstock.pgoutput.columns import Cells, UnreadableValue, to_array
 

@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession
 
 from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
-from penstock.lake.log import DataFile, data_files
-from penstock.lake.tables import arrow_schema, physical_names
+from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.tables import arrow_schema
 from penstock.lake.vectors import read_vector
 
 T = TypeVar("T")

@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 from penstock.errors import TableStateError
 from penstock.lake.durable import log_entry, sync_path
 
+_COMMITS = "[0-9]" * 20 + ".json"
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 
 _TIGHT = re.compile(r',\s*"tightBounds"\s*:\s*(true|false)')
@@ -92,19 +93,28 @@ class DataFile:
         return {"add": add}
 
 
+def head_version(location: str) -> int | None:
+    """The newest version in the log; None when the folder holds no Delta table.
+
+    Looks from the last checkpoint on: a table that is written every second for years has a log
+    that nobody wants to list.
+    """
+    log = Path(location) / "_delta_log"
+    head = _last_checkpoint(log)
+    if head is None:
+        return max((int(path.stem) for path in log.glob(_COMMITS)), default=None)
+    while log_entry(location, head + 1).exists():
+        head += 1
+    return head
+
+
 def data_files(location: str, version: int) -> dict[str, DataFile]:
     """The data files of a version, by the path in their action.
 
     TableStateError when the log does not reach back far enough.
     """
-    log = Path(location) / "_delta_log"
-    checkpoints = [
-        int(found[1]) for path in log.iterdir() if (found := _CHECKPOINT.match(path.name))
-    ]
-    start = max((each for each in checkpoints if each <= version), default=-1)
-    files = {add["path"]: DataFile(add) for add in _checkpoint(log, start)}
-    for number in range(start + 1, version + 1):
-        actions = list(actions_of(location, number))
+    files: dict[str, DataFile] = {}
+    for actions in _history(location, version, "add"):
         for action in actions:
             if "remove" in action:
                 files.pop(action["remove"]["path"], None)
@@ -112,6 +122,23 @@ def data_files(location: str, version: int) -> dict[str, DataFile]:
             if "add" in action:
                 files[action["add"]["path"]] = DataFile(action["add"])
     return files
+
+
+def physical_names(location: str) -> dict[str, str]:
+    """What the columns of the Delta table in a folder are called in its files, at its head."""
+    head = head_version(location)
+    assert head is not None  # the caller has created the table
+    metadata: Mapping[str, Any] = {}
+    for actions in _history(location, head, "metaData"):
+        for action in actions:
+            metadata = action.get("metaData", metadata)
+    mode = metadata.get("configuration", {}).get("delta.columnMapping.mode", "none")
+    return {
+        field["name"]: field["name"]
+        if mode == "none"
+        else field["metadata"]["delta.columnMapping.physicalName"]
+        for field in json.loads(metadata["schemaString"])["fields"]
+    }
 
 
 def actions_of(location: str, version: int) -> Iterator[Action]:
@@ -160,15 +187,40 @@ def commit(
     sync_path(entry.parent)
 
 
-def _checkpoint(log: Path, version: int) -> Iterator[dict[str, Any]]:
-    """The ``add`` actions of a checkpoint, with what is null in them left out."""
-    if version < 0:
-        return
-    column = pq.read_table(log / f"{version:020d}.checkpoint.parquet", columns=["add"]).column(0)
-    for add in column.drop_null().to_pylist(maps_as_pydicts="strict"):
-        plain = _plain(add)
-        plain.setdefault("partitionValues", {})
-        yield plain
+def _history(location: str, version: int, kind: str) -> Iterator[list[Action]]:
+    """What makes a version up: a checkpoint's actions of a kind, then those of each commit."""
+    log = Path(location) / "_delta_log"
+    start = _last_checkpoint(log)
+    if start is None or start > version or not _checkpoint_file(log, start).exists():
+        found = (_CHECKPOINT.match(path.name) for path in log.iterdir())
+        known = [int(match[1]) for match in found if match and int(match[1]) <= version]
+        start = max(known, default=-1)
+    if start >= 0:
+        yield list(_checkpoint(log, start, kind))
+    for number in range(start + 1, version + 1):
+        yield list(actions_of(location, number))
+
+
+def _last_checkpoint(log: Path) -> int | None:
+    """The version that the log's pointer names, None without one."""
+    try:
+        return int(json.loads((log / "_last_checkpoint").read_text())["version"])
+    except FileNotFoundError:
+        return None
+
+
+def _checkpoint_file(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.checkpoint.parquet"
+
+
+def _checkpoint(log: Path, version: int, kind: str) -> Iterator[Action]:
+    """A checkpoint's actions of one kind, with what is null in them left out."""
+    column = pq.read_table(_checkpoint_file(log, version), columns=[kind]).column(0)
+    for action in column.drop_null().to_pylist(maps_as_pydicts="strict"):
+        plain = _plain(action)
+        if kind == "add":
+            plain.setdefault("partitionValues", {})
+        yield {kind: plain}
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ from pyspark.sql import SparkSession
 from penstock.change.relation import LakeTable
 from penstock.errors import ObjectInUseError, TableStateError
 from penstock.lake.durable import sync_path
-from penstock.lake.tables import head_version, restore
+from penstock.lake.log import head_version
+from penstock.lake.tables import restore
 
 XactStatus = Callable[[str], str | None]
 """xid -> ``committed``, ``aborted``, ``in progress``, or None when it is too old to be known."""

@@ -11,7 +11,6 @@ vectors are committed in 2 ms by log.py; through Spark it takes 0.3 s and more.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import CommitProperties, PostCommitHookProperties
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +32,7 @@ from penstock.change.types import arrow_type
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import sync_path, sync_versions
 from penstock.lake.files import WrittenFile
-from penstock.lake.log import Action, actions_of, commit, data_files
+from penstock.lake.log import Action, actions_of, commit, data_files, head_version
 from penstock.lake.vectors import read_vector, write_vectors
 from penstock.names import quote_spark
 
@@ -89,26 +87,6 @@ def create(spark: SparkSession, table: LakeTable, metadata: str) -> int:
     sync_path(folder)
     sync_path(folder.parent)
     return 0
-
-
-def head_version(location: str) -> int | None:
-    """The newest version in Delta's log; None when the folder holds no Delta table."""
-    try:
-        return int(DeltaTable(location).version())
-    except TableNotFoundError:
-        return None
-
-
-def physical_names(location: str) -> dict[str, str]:
-    """What the columns of the Delta table in a folder are called in its files, at its head."""
-    delta = DeltaTable(location)
-    mapped = delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
-    return {
-        field["name"]: field["metadata"]["delta.columnMapping.physicalName"]
-        if mapped
-        else field["name"]
-        for field in json.loads(delta.schema().to_json())["fields"]
-    }
 
 
 def append_files(table: LakeTable, files: Sequence[WrittenFile], metadata: str) -> int:
@@ -235,7 +213,9 @@ def commit_actions(location: str, actions: Sequence[Action], operation: str, met
     """One version on top of the head, and now and then a checkpoint."""
     head = head_version(location)
     assert head is not None  # the caller has created the table
+    sync_path(Path(location))  # the entries of the new files in the folder
     commit(location, head + 1, actions, operation, metadata)
     if (head + 1) % CHECKPOINT_EVERY == 0:
         DeltaTable(location).create_checkpoint()
+        sync_versions(location, head + 1, head + 1)
     return head + 1

@@ -43,8 +43,9 @@ from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_range import Source
+from penstock.lake.log import physical_names
 from penstock.lake.session import worker_session
-from penstock.lake.tables import append_files, create, physical_names
+from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
