@@ -71,6 +71,17 @@ def wait_error(node: Node, name: str) -> tuple[str, re.Match[str]]:
     return message, found
 
 
+def next_finish_lsn(publisher: Database) -> str:
+    """The finish LSN of the next transaction in the only slot, which nobody uses."""
+    return publisher.psql(
+        "SELECT '0/0'::pg_lsn + ('x' || encode(substr(data, 2, 8), 'hex'))::bit(64)::bigint"
+        " FROM pg_replication_slots s CROSS JOIN pg_publication p"
+        " CROSS JOIN LATERAL pg_logical_slot_peek_binary_changes("
+        "  s.slot_name, NULL, 1, 'proto_version', '1', 'publication_names', p.pubname)"
+        " WHERE substr(data, 1, 1) = 'B'"
+    )
+
+
 @contextmanager
 def conflicting(node: Node, publisher: Database, name: str, options: str) -> Iterator[None]:
     """Table and subscription ``name``; the lake has a row c = 1 that the publisher has not.
@@ -180,31 +191,66 @@ def test_disable_on_error_and_advance_the_origin(publisher_db: Database, node: N
         assert node.psql(enabled) == "t"
 
 
+@pytest.mark.parametrize("way", ["skip", "advance"])
+def test_a_key_whose_delete_was_left_out_is_looked_for(
+    publisher_db: Database, node: Node, way: str
+) -> None:
+    """After a transaction was left out, the lake may have rows that the publisher has not.
+
+    Inserting such a key again is an error, although nobody but the subscription wrote the table.
+    """
+    name = f"oe_{way}"
+    publisher_db.psql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1), (2);"
+        f"CREATE PUBLICATION {name} FOR TABLE {name}"
+    )
+    with subscribed(node, publisher_db, name, name):
+        node.psql(f"ALTER SUBSCRIPTION {name} DISABLE")
+        wait_until(
+            lambda: publisher_db.psql("SELECT active FROM pg_replication_slots") == "f",
+            30,
+            "the worker to end",
+        )
+        publisher_db.psql(f"DELETE FROM {name} WHERE id = 1")
+        if way == "skip":
+            node.psql(f"ALTER SUBSCRIPTION {name} SKIP (lsn = '{next_finish_lsn(publisher_db)}')")
+        else:
+            end = publisher_db.psql("SELECT pg_current_wal_flush_lsn()")
+            node.psql(f"SELECT pg_replication_origin_advance('pg_{subid(node, name)}', '{end}')")
+        node.psql(f"ALTER SUBSCRIPTION {name} ENABLE")
+        publisher_db.psql(f"INSERT INTO {name} VALUES (3)")
+        wait_rows(node, f"SELECT id FROM {name} ORDER BY id", "1\n2\n3")
+        publisher_db.psql(f"INSERT INTO {name} VALUES (1)")
+        message, context = wait_error(node, name)
+        assert message.startswith("23505 duplicate key value")
+        assert context["relation"] == f"public.{name}"
+
+
 def test_a_skip_lsn_that_does_not_match_is_cleared(publisher_db: Database, node: Node) -> None:
     """The next transaction with changes clears it, with PostgreSQL's warning, and is applied.
 
     NONE clears it, and an LSN that the stream has passed is PostgreSQL's error.
     """
     publisher_db.psql(
-        "CREATE TABLE oe_skip (id int PRIMARY KEY); CREATE PUBLICATION oe_skip FOR TABLE oe_skip"
+        "CREATE TABLE oe_next (id int PRIMARY KEY); CREATE PUBLICATION oe_next FOR TABLE oe_next"
     )
-    skip = "SELECT subskiplsn FROM pg_subscription WHERE subname = 'oe_skip'"
-    with subscribed(node, publisher_db, "oe_skip", "oe_skip"):
-        publisher_db.psql("INSERT INTO oe_skip VALUES (1)")
-        wait_equal(publisher_db, "SELECT * FROM oe_skip", node)
-        node.psql("ALTER SUBSCRIPTION oe_skip SKIP (lsn = 'FF/1')")
+    skip = "SELECT subskiplsn FROM pg_subscription WHERE subname = 'oe_next'"
+    with subscribed(node, publisher_db, "oe_next", "oe_next"):
+        publisher_db.psql("INSERT INTO oe_next VALUES (1)")
+        wait_equal(publisher_db, "SELECT * FROM oe_next", node)
+        node.psql("ALTER SUBSCRIPTION oe_next SKIP (lsn = 'FF/1')")
         assert node.psql(skip) == "FF/1"
-        node.psql("ALTER SUBSCRIPTION oe_skip SKIP (lsn = NONE)")
+        node.psql("ALTER SUBSCRIPTION oe_next SKIP (lsn = NONE)")
         assert node.psql(skip) == "0/0"
         with pytest.raises(psycopg.Error, match="must be greater than origin LSN"):
             with node.connect() as conn:
-                conn.execute("ALTER SUBSCRIPTION oe_skip SKIP (lsn = '0/1')")
-        node.psql("ALTER SUBSCRIPTION oe_skip SKIP (lsn = 'FF/1')")
-        publisher_db.psql("INSERT INTO oe_skip VALUES (2)")
-        wait_equal(publisher_db, "SELECT * FROM oe_skip", node)
+                conn.execute("ALTER SUBSCRIPTION oe_next SKIP (lsn = '0/1')")
+        node.psql("ALTER SUBSCRIPTION oe_next SKIP (lsn = 'FF/1')")
+        publisher_db.psql("INSERT INTO oe_next VALUES (2)")
+        wait_equal(publisher_db, "SELECT * FROM oe_next", node)
         assert node.psql(skip) == "0/0"
         log = log_of(node)
-        assert 'skip-LSN of subscription "oe_skip" cleared' in log
+        assert 'skip-LSN of subscription "oe_next" cleared' in log
         assert "did not match skip-LSN FF/1." in log
 
 

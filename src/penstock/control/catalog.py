@@ -205,6 +205,16 @@ def origin_progress(conn: ControlConnection, name: str) -> int:
     return parse_lsn(row[0])
 
 
+def origin_was_advanced(conn: ControlConnection, name: str) -> bool:
+    """Whether pg_replication_origin_advance has moved an origin beyond what was applied."""
+    query = """
+        SELECT pg_replication_origin_progress(o.roname, true) > coalesce(p.lsn, '0/0')
+        FROM pg_replication_origin o LEFT JOIN penstock.origin_position p ON p.origin = o.roname
+        WHERE o.roname = %s"""
+    row = conn.execute(query, [name]).fetchone()
+    return bool(row and row[0])
+
+
 def _lake_table(row: dict[str, Any], lake_root: Path) -> LakeTable:
     row["columns"] = tuple(LakeColumn(*column) for column in row["columns"])
     row["key"] = tuple(row["key"])

@@ -249,6 +249,20 @@ class Commit:
         )
         return done.rowcount == 1
 
+    def forget_sole_writer(self, origin: str) -> None:
+        """The origin's tables no longer have exactly what the publisher sent.
+
+        A transaction was left out, which may have deleted rows: from now on keys that come again
+        must be looked for.
+        """
+        self.conn.execute(
+            "SELECT FROM penstock.table_version WHERE sole_writer = %s ORDER BY relid FOR UPDATE",
+            [origin],
+        )
+        self.conn.execute(
+            "UPDATE penstock.table_version SET sole_writer = NULL WHERE sole_writer = %s", [origin]
+        )
+
     def count_missing(self, subid: int, updates: int, deletes: int) -> None:
         """Add to a subscription's statistics what was skipped since its row is missing."""
         if updates or deletes:

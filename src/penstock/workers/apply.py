@@ -41,6 +41,7 @@ from penstock.control.catalog import (
     SubscriptionRelation,
     lake_table_by_name,
     leaf_partitions,
+    origin_was_advanced,
 )
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection
@@ -112,7 +113,15 @@ class Applier:
         with begin_commit(self._connection, "skip", self._root) as commit:
             commit.clear_skip_lsn(self._subscription.oid, transaction.commit_lsn)
             origin = self._subscription.origin_name
+            commit.forget_sole_writer(origin)
             commit.set_origin(origin, transaction.end_lsn, transaction.commit_time_us)
+
+    def note_advance(self) -> None:
+        """Take note that the origin was advanced by hand over transactions, if it was."""
+        origin = self._subscription.origin_name
+        if origin_was_advanced(self._connection, origin):
+            with begin_commit(self._connection, "advance", self._root) as commit:
+                commit.forget_sole_writer(origin)
 
     def catch_up(self, table: SubscriptionRelation, work: TableWork, position: int) -> None:
         """Bring a copied table to the stream's position: state s, the origin stays.
