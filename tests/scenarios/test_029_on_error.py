@@ -226,6 +226,31 @@ def test_a_key_whose_delete_was_left_out_is_looked_for(
         assert context["relation"] == f"public.{name}"
 
 
+def test_a_key_whose_delete_is_not_published_is_looked_for(
+    publisher_db: Database, node: Node
+) -> None:
+    """With publish = 'insert' a key can be inserted twice: in one batch, and much later."""
+    publisher_db.psql(
+        "CREATE TABLE oe_only (id int PRIMARY KEY);"
+        "CREATE PUBLICATION oe_only FOR TABLE oe_only WITH (publish = 'insert')"
+    )
+    again = "DELETE FROM oe_only WHERE id = 1; INSERT INTO oe_only VALUES (1)"
+    with subscribed(node, publisher_db, "oe_only", "oe_only"):
+        first = transaction(publisher_db, f"INSERT INTO oe_only VALUES (1), (2); {again}")
+        message, context = wait_error(node, "oe_only")
+        assert message.startswith("23505 duplicate key value")
+        assert context["xid"] == first
+        node.psql(f"ALTER SUBSCRIPTION oe_only SKIP (lsn = '{context['lsn']}')")
+        publisher_db.psql("DELETE FROM oe_only; INSERT INTO oe_only VALUES (1)")
+        wait_rows(node, "SELECT id FROM oe_only", "1")
+        node.psql("ALTER SUBSCRIPTION oe_only DISABLE; ALTER SUBSCRIPTION oe_only ENABLE")
+        second = transaction(publisher_db, again)
+        wait_until(
+            lambda: wait_error(node, "oe_only")[1]["xid"] == second, SYNC_TIMEOUT, "the second"
+        )
+        assert node.psql("SELECT id FROM oe_only") == "1"
+
+
 def test_a_skip_lsn_that_does_not_match_is_cleared(publisher_db: Database, node: Node) -> None:
     """The next transaction with changes clears it, with PostgreSQL's warning, and is applied.
 

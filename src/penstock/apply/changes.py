@@ -112,15 +112,16 @@ def apply_changes(
     target: LakeTable,
     batch: TableBatch,
     metadata: str,
-    origin: str,
+    origin: str | None,
     defaults: Mapping[str, str] | None = None,
     missing: Missing | None = None,
 ) -> Applied | None:
     """Apply a batch to a table; None when it changes nothing there.
 
     ``spark`` is a session of the worker's own.  ``metadata`` is the userMetadata of each Delta
-    commit, ``origin`` names the subscription, ``defaults`` are Spark SQL literals for columns that
-    the publisher does not have.  ``missing`` adds up what was skipped.
+    commit.  ``origin`` names the subscription if the publisher sends all that happens to its rows,
+    so that a key that it inserts is new; else it is None.  ``defaults`` are Spark SQL literals for
+    columns that the publisher does not have.  ``missing`` adds up what was skipped.
 
     RelationMismatchError, FeatureNotSupportedError, WrongStateError, UniqueViolationError,
     NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch cannot be applied, and
@@ -139,7 +140,7 @@ def apply_changes(
     if counts.truncates:
         work.truncate()
     emptied = target.version is None or counts.truncates > 0
-    alone = emptied or target.sole_writer == origin
+    alone = origin is not None and (emptied or target.sole_writer == origin)
     if counts.updates == counts.deletes == counts.truncates == 0 and (alone or not target.key):
         work.append_inserts()
     else:

@@ -86,6 +86,7 @@ class Applier:
         self._subscription = subscription
         self._connection = connection
         self._root = context.settings.lake_path
+        self._sole_writer: str | None = None
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         for _ in range(CONCURRENT_TABLES):
             self._sessions.put(worker_session(context.spark))
@@ -116,11 +117,16 @@ class Applier:
             commit.forget_sole_writer(origin)
             commit.set_origin(origin, transaction.end_lsn, transaction.commit_time_us)
 
-    def note_advance(self) -> None:
-        """Take note that the origin was advanced by hand over transactions, if it was."""
+    def begin(self, publishes_all: bool) -> None:
+        """Take note of what does not come: before the first batch of an attempt.
+
+        A transaction that the origin was advanced over by hand, and operations that are not
+        published, may have deleted rows that the lake still has.
+        """
         origin = self._subscription.origin_name
-        if origin_was_advanced(self._connection, origin):
-            with begin_commit(self._connection, "advance", self._root) as commit:
+        self._sole_writer = origin if publishes_all else None
+        if not publishes_all or origin_was_advanced(self._connection, origin):
+            with begin_commit(self._connection, "begin", self._root) as commit:
                 commit.forget_sole_writer(origin)
 
     def catch_up(self, table: SubscriptionRelation, work: TableWork, position: int) -> None:
@@ -198,7 +204,7 @@ class Applier:
                 table,
                 batch,
                 commit.metadata,
-                self._subscription.origin_name,
+                self._sole_writer,
                 target.defaults,
                 target.missing,
             )

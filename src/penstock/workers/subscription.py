@@ -177,10 +177,10 @@ class Attempt:
         with connect(self._context.control, application_name=name) as connection:
             self._applied = origin_progress(connection, self._subscription.origin_name)
             applier = Applier(self._context, self._subscription, connection)
-            applier.note_advance()
             self._receiver.start()
             try:
                 backoff.reset()
+                applier.begin(self._receiver.publishes_all)
                 failed_before = True
                 while not self._stopping.is_set():
                     self.stage = Stage.CONNECT
