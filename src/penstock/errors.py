@@ -133,9 +133,10 @@ class RelationMismatchError(PenstockError):
 
 
 class UniqueViolationError(PenstockError):
-    """A key that must be unique exists already."""
+    """A key that must be unique exists already; ``position`` is the change's in its batch."""
 
     sqlstate = "23505"
+    position: int | None = None
 
 
 class NotNullViolationError(PenstockError):

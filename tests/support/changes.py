@@ -90,6 +90,7 @@ class Shape:
             location=str(location),
             version=version,
             sole_writer=None,
+            key_index="t_pkey" if self.key else None,
         )
 
 
@@ -126,20 +127,30 @@ def staged(
 
 
 class KeyViolation(Exception):
-    """The model met a key that exists already."""
+    """The model met a key that exists already; ``place`` is the change's among those applied."""
+
+    place = -1
 
 
 @dataclass
 class Model:
-    """Rows of a table to which changes are applied one by one, as PostgreSQL would."""
+    """Rows of a table to which changes are applied one by one, as PostgreSQL would.
+
+    ``missing`` counts the updates and the deletes whose row was not there.
+    """
 
     shape: Shape
     rows: list[Row] = field(default_factory=list)
+    missing: dict[str, int] = field(default_factory=lambda: {"U": 0, "D": 0})
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes in order; KeyViolation when a key is put twice."""
-        for change in changes:
-            self._apply(change)
+        for place, change in enumerate(changes):
+            try:
+                self._apply(change)
+            except KeyViolation as violation:
+                violation.place = place
+                raise
 
     def _apply(self, change: Change) -> None:
         if change.op == "T":
@@ -151,6 +162,7 @@ class Model:
             return
         found = self._find(change.old or change.new or {})
         if found is None:
+            self.missing[change.op] += 1
             return
         row = self.rows.pop(found)
         if change.op == "U":

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.apply.batch import TableBatch
@@ -145,6 +146,64 @@ def tables(draw: st.DrawFn) -> list[Row]:
     """Rows of the table before."""
     present = draw(st.sets(keys))
     return [{"id": key, "v": 1000 + key, "big": f"old {key}"} for key in sorted(present)]
+
+
+def since_truncate(before: list[Row], changes: list[Change]) -> tuple[Model, int]:
+    """A model with what is there after the last TRUNCATE, and the number of changes up to it."""
+    forgotten = max([n + 1 for n, change in enumerate(changes) if change.op == "T"], default=0)
+    return Model(ONE, [] if forgotten else [dict(row) for row in before]), forgotten
+
+
+def violation(before: list[Row], changes: list[Change]) -> int | None:
+    """Where a batch of these changes says that a key is violated; None when none is."""
+    asked = [row for row in before if not any(change.op == "T" for change in changes)]
+    with TemporaryDirectory() as folder:
+        try:
+            source = net(Path(folder), ONE, before, changes)
+        except UniqueViolationError as error:
+            return error.position
+    keys, ops = source.keys()
+    there = np.isin(keys.column("id").to_numpy(), [row["id"] for row in asked])
+    wrong = np.flatnonzero(there & np.isin(ops, (INSERT, CHECK)))
+    return source.duplicate(wrong).position if len(wrong) else None
+
+
+@settings(max_examples=400, deadline=None)
+@given(before=tables(), changes=histories())
+def test_the_first_violation_is_found_by_cutting_before_each(
+    before: list[Row], changes: list[Change]
+) -> None:
+    """A batch that fails is applied up to the change that it names: at last that is the first."""
+    model, forgotten = since_truncate(before, changes)
+    first = None
+    try:
+        model.apply(changes[forgotten:])
+    except KeyViolation as violated:
+        first = forgotten + violated.place
+    found = None
+    while changes:
+        place = violation(before, changes)
+        if place is None:
+            break
+        assert place < len(changes), "a batch is cut shorter each time"
+        found, changes = place, changes[:place]
+    assert found == first
+
+
+@settings(max_examples=400, deadline=None)
+@given(before=tables(), changes=histories())
+def test_missing_rows_are_counted_as_one_at_a_time(
+    before: list[Row], changes: list[Change]
+) -> None:
+    """However many changes of a key are in a batch, each that found no row is counted."""
+    model, forgotten = since_truncate(before, changes)
+    rows = [row["id"] for row in model.rows]
+    assume(outcome(ONE, before, changes) != "violation")
+    model.apply(changes[forgotten:])
+    with TemporaryDirectory() as folder:
+        source = net(Path(folder), ONE, before, changes)
+    there = np.isin(source.keys()[0].column("id").to_numpy(), rows)
+    assert source.missing(there) == (model.missing["U"], model.missing["D"])
 
 
 @settings(max_examples=400, deadline=None)

@@ -39,9 +39,7 @@ def converted(values: list[Any], source: tuple[int, int], target: tuple[int, int
     """Values of a publisher's column as the target's column holds them."""
     sent, held = Column("c", *source, False), LakeColumn(1, "c", *target, False)
     check_convertible(sent, held, "s.t")
-    result: list[Any] = convert(
-        pa.array(values, types.arrow_type(*source)), sent, held, "s.t"
-    ).to_pylist()
+    result: list[Any] = convert(pa.array(values, types.arrow_type(*source)), sent, held).to_pylist()
     return result
 
 

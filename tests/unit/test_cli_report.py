@@ -49,14 +49,17 @@ def test_states_in_words() -> None:
     assert list(plain_lines([])) == ["no subscriptions"]
 
 
-def test_an_error_is_shown_with_detail_and_hint() -> None:
+def test_an_error_is_shown_with_detail_hint_and_context() -> None:
     """The last error of a subscription has its time, place and SQLSTATE."""
-    error = LastError("flights", "2026-01-31 09:00:00 UTC", "22003", "out of range", "D.", "H.")
+    error = LastError(
+        "flights", "2026-01-31 09:00:00 UTC", "22003", "out of range", "D.", "H.", "C"
+    )
     lines = list(plain_lines([replace(SUBSCRIPTION, tables=(), errors=(error,))]))
     assert lines[1:] == [
         "  error at 2026-01-31 09:00:00 UTC: flights: out of range (SQLSTATE 22003)",
         "  DETAIL:  D.",
         "  HINT:  H.",
+        "  CONTEXT:  C",
     ]
 
 

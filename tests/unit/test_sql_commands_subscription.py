@@ -83,7 +83,6 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("two_phase = true", "0A000"),
         ("two_phase", "0A000"),
         ("binary = on", "0A000"),
-        ("disable_on_error = 1", "0A000"),
         ("origin = none", "0A000"),
         ("origin = 'NONE'", "0A000"),
         ("run_as_owner = true", "0A000"),
@@ -164,7 +163,9 @@ def test_set_with_only_our_options_leaves_nothing() -> None:
     assert command.create_tables is False
 
 
-def test_skip_is_refused() -> None:
-    """It would be ignored."""
-    with pytest.raises(PenstockError, match="SKIP"):
-        subscription("ALTER SUBSCRIPTION s SKIP (lsn = '0/1')")
+def test_skip_is_relayed_as_it_stands() -> None:
+    """PostgreSQL checks the LSN and keeps it."""
+    for lsn in ("'0/14C0378'", "NONE"):
+        command = subscription(f"ALTER SUBSCRIPTION s SKIP (lsn = {lsn})")
+        assert (command.change, command.name) == (Change.SKIP, "s")
+        assert command.sql == f"ALTER SUBSCRIPTION s SKIP (lsn = {lsn})"

@@ -69,6 +69,20 @@ def test_a_segment_survives_reopening(tmp_path: Path) -> None:
     assert [ids(file) for file in segment.files] == [[8], [8]]
 
 
+def test_a_segment_knows_its_transactions(tmp_path: Path) -> None:
+    """Position, end, time and xid of each, after reopening, too; also those without rows."""
+    publisher = Publisher()
+    rows = [wire.insert(101, ["1"])]
+    decoded = publisher.feed(
+        *wire.transaction(8, *rows), *wire.transaction(24), *wire.transaction(40, *rows)
+    )
+    segment = StagingLog(tmp_path).append(decoded)
+    assert segment is not None and segment.transactions == 3
+    [again] = StagingLog(tmp_path).segments()
+    assert again.transaction_rows().tolist() == decoded.transactions.tolist()
+    assert again.transaction_rows()[:, 0].tolist() == [8, 24, 40]
+
+
 def test_segments_after_a_position(tmp_path: Path) -> None:
     """A reader gets what ends after its position, in commit order."""
     log, publisher = StagingLog(tmp_path), Publisher()

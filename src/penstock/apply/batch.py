@@ -39,11 +39,6 @@ class TableBatch:
     only: str | None = None
     siblings: Sequence[LakeTable] = ()
 
-    @property
-    def relations(self) -> list[Relation]:
-        """The definitions of the relation that its rows were sent under, in order."""
-        return list(dict.fromkeys(file.relation for file in self.files))
-
     def read(self, fields: Sequence[str]) -> Iterator[tuple[Relation, pa.RecordBatch]]:
         """Rows of the change schema with these fields only (``old.id`` reads one struct field)."""
         wanted = ["op", "commit_lsn", *fields]

@@ -36,7 +36,6 @@ from penstock.apply.batch import TableBatch
 from penstock.apply.keyed import (
     DELETE,
     KeyedSource,
-    duplicate_key,
     keyed_source,
     read_index,
 )
@@ -95,43 +94,57 @@ class Applied:
     sole_writer: str | None
 
 
+@dataclass
+class Missing:
+    """Updates and deletes that were skipped since the target has not their row.
+
+    Counted as if the changes had come one by one, with two exceptions: what came before a TRUNCATE
+    in its batch is not counted, nor is anything of a partitioned table.
+    """
+
+    updates: int = 0
+    deletes: int = 0
+
+
 def apply_changes(
     spark: SparkSession,
     target: LakeTable,
     batch: TableBatch,
     metadata: str,
-    origin: str,
+    origin: str | None,
     defaults: Mapping[str, str] | None = None,
+    missing: Missing | None = None,
 ) -> Applied | None:
     """Apply a batch to a table; None when it changes nothing there.
 
     ``spark`` is a session of the worker's own.  ``metadata`` is the userMetadata of each Delta
-    commit, ``origin`` names the subscription, ``defaults`` are Spark SQL literals for columns that
-    the publisher does not have.
+    commit.  ``origin`` names the subscription if the publisher sends all that happens to its rows,
+    so that a key that it inserts is new; else it is None.  ``defaults`` are Spark SQL literals for
+    columns that the publisher does not have.  ``missing`` adds up what was skipped.
 
     RelationMismatchError, FeatureNotSupportedError, WrongStateError, UniqueViolationError,
     NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch cannot be applied, and
     will not be by trying again.  TableStateError: Delta's head is not the table's version.
     """
-    counts = count_changes(batch)
+    counts, relations = count_changes(batch)
     if counts.total == 0:
         return None
     if target.version is not None and head_version(target.location) != target.version:
         raise TableStateError(
             f'the Delta table of "{target.schema}.{target.name}" is not at its committed version'
         )
-    values = _default_values(spark, defaults or {})
-    mappings = {each: RowMapping(each, target, values) for each in batch.relations}
-    work = _Work(spark, target, batch, metadata, mappings)
+    values = default_values(spark, defaults or {})
+    mappings = {each: RowMapping(each, target, values) for each in relations}
+    work = _Work(spark, target, batch, metadata, mappings, missing or Missing())
     if counts.truncates:
         work.truncate()
     emptied = target.version is None or counts.truncates > 0
-    alone = emptied or target.sole_writer == origin
+    alone = origin is not None and (emptied or target.sole_writer == origin)
     if counts.updates == counts.deletes == counts.truncates == 0 and (alone or not target.key):
         work.append_inserts()
     else:
         if counts.updates or counts.deletes:
-            check_identity(batch.relations, target)
+            check_identity(relations, target)
         if target.key:
             work.merge_by_key(emptied)
         else:
@@ -160,13 +173,18 @@ def check_identity(relations: Iterable[Relation], target: LakeTable) -> None:
             )
 
 
-def count_changes(batch: TableBatch) -> Counts:
-    """How many changes of each kind lie in the batch's range of commits."""
+def count_changes(batch: TableBatch) -> tuple[Counts, list[Relation]]:
+    """How many changes of each kind lie in the batch's range of commits.
+
+    And the definitions of the relation that they were sent under, in order.
+    """
     found = {"I": 0, "U": 0, "D": 0, "T": 0}
-    for _, rows in batch.read([]):
+    relations: dict[Relation, None] = {}
+    for relation, rows in batch.read([]):
+        relations[relation] = None
         for each in pc.value_counts(rows.column("op")).to_pylist():
             found[each["values"]] += each["counts"]
-    return Counts(found["I"], found["U"], found["D"], found["T"])
+    return Counts(found["I"], found["U"], found["D"], found["T"]), list(relations)
 
 
 @dataclass
@@ -178,6 +196,7 @@ class _Work:
     batch: TableBatch
     metadata: str
     mappings: dict[Relation, RowMapping]
+    missing: Missing
     head: int | None = field(init=False)
     truncated: bool = field(init=False, default=False)
     merged: bool = field(init=False, default=False)
@@ -216,7 +235,8 @@ class _Work:
         there[hits.at] = np.arange(len(hits))
         wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))
         if len(wrong):
-            raise duplicate_key(target, keys.slice(wrong[0], 1))
+            raise source.duplicate(wrong)
+        self._count_missing(*source.missing(there >= 0))
         rows = _keyed_rows(source, target, hits, there)
         if emptied:
             self._append(rows)
@@ -237,8 +257,15 @@ class _Work:
             return found.at
 
         effect = whole_effect(self.batch, self.target, self.mappings, emptied, find)
+        self._count_missing(*effect.missing)
         gone = places[effect.gone]
         self._change(hits.only(gone[gone >= 0]), [effect.inserted])
+
+    def _count_missing(self, updates: int, deletes: int) -> None:
+        """A leaf does not tell: what is missing here may be in another leaf."""
+        if not self.batch.siblings:
+            self.missing.updates += updates
+            self.missing.deletes += deletes
 
     def applied(self, counts: Counts, sole_writer: str | None) -> Applied | None:
         """What all of it came to."""
@@ -335,7 +362,8 @@ def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield from rest
 
 
-def _default_values(spark: SparkSession, defaults: Mapping[str, str]) -> dict[str, pa.Scalar]:
+def default_values(spark: SparkSession, defaults: Mapping[str, str]) -> dict[str, pa.Scalar]:
+    """The values of Spark SQL literals, by column."""
     if not defaults:
         return {}
     row = spark.sql("SELECT " + ", ".join(defaults.values())).toArrow()

@@ -91,9 +91,9 @@ class KeyedSource:
         self._index = index
         self._effect = effect
         self._found = found
-        target = next(iter(mappings.values())).target
+        self._target = next(iter(mappings.values())).target
         self.partial = index.partial
-        self.schema = source_schema(target, index.partial)
+        self.schema = source_schema(self._target, index.partial)
         self.rows = int(np.count_nonzero(effect.put) + np.count_nonzero(effect.delete))
 
     def keys(self) -> tuple[pa.Table, NDArray[np.int8]]:
@@ -102,6 +102,27 @@ class KeyedSource:
         put = self._effect.put[self._effect.put != NOTHING].astype(np.int8)
         deletes = np.full(np.count_nonzero(self._effect.delete), DELETE, np.int8)
         return self._index.keys.filter(pa.array(chosen)), np.concatenate([put, deletes])
+
+    def duplicate(self, wrong: NDArray[np.int64]) -> UniqueViolationError:
+        """The error when these puts (places in ``keys``) find their key in the target.
+
+        It is about the first change of all that put a row under one of the keys.
+        """
+        begun = self._effect.begun[self._effect.put != NOTHING][wrong]
+        return duplicate_key(self._target, self._index, int(begun.min()))
+
+    def missing(self, there: NDArray[np.bool_]) -> tuple[int, int]:
+        """How many updates and deletes were skipped since their row was missing.
+
+        ``there`` says of each of ``keys`` whether the target has it.
+        """
+        effect = self._effect
+        of_deletes = np.where(effect.put[:, None] == NOTHING, effect.unsure, 0)
+        unsure = np.concatenate(
+            [effect.unsure[effect.put != NOTHING], of_deletes[effect.delete != 0]]
+        )
+        updates, deletes = effect.missing + unsure[~there].sum(axis=0)
+        return int(updates), int(deletes)
 
     def puts(self) -> Iterator[pa.Table]:
         """The rows to put, streamed from the staged files."""
@@ -238,7 +259,7 @@ def keyed_source(
     if effect.violation >= 0 and not empty:
         effect, found = _play_knowing(index, np.concatenate([new, old]), look_up)
     if effect.violation >= 0:
-        raise duplicate_key(target, index.keys.slice(effect.violation, 1))
+        raise duplicate_key(target, index, effect.violation)
     return KeyedSource(batch, mappings, index, effect, found)
 
 
@@ -296,15 +317,17 @@ def read_index(batch: TableBatch, target: LakeTable, mappings: Mappings) -> KeyI
     return KeyIndex(first, len(truncates) > 0, op[first:], keys, names, absent[first:])
 
 
-def duplicate_key(target: LakeTable, key: pa.Table) -> UniqueViolationError:
-    """PostgreSQL's error for a key that exists already; ``key`` has one row."""
-    row = key.to_pylist()[0]
+def duplicate_key(target: LakeTable, index: KeyIndex, change: int) -> UniqueViolationError:
+    """PostgreSQL's error for a key that exists already: that of a change's new row."""
+    row = index.keys.slice(change, 1).to_pylist()[0]
     names = ", ".join(target.key)
     values = ", ".join(str(row[name]) for name in target.key)
-    return UniqueViolationError(
-        f'duplicate key value violates unique constraint "{target.name}_pkey"',
+    error = UniqueViolationError(
+        f'duplicate key value violates unique constraint "{target.key_index}"',
         detail=f"Key ({names})=({values}) already exists.",
     )
+    error.position = index.first + change
+    return error
 
 
 def _codes(

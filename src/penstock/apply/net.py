@@ -28,6 +28,9 @@ Columns can be absent from an UPDATE (unchanged TOAST, or not published).  Such 
 last value in the batch (``source`` names the change that has it), across key changes too, else it
 stays what the target has (``KEPT``), in the row of key ``root``.
 
+Skipped changes are counted.  Those of a key in state ABSENT are certain.  An update or delete of a
+key in state UNTOUCHED or UPDATED is skipped if the target turns out to lack the row (``unsure``).
+
 The loop is compiled; it holds some dozens of bytes per change and per key, and no values.
 """
 
@@ -73,6 +76,9 @@ class NetEffect:
 
     ``source[i, c]`` is the change whose value of partial column c the put row of change i gets,
     or KEPT; then ``root[i]`` is the key whose row in the target keeps it.
+    ``begun[i]`` is, for a put row that must be new, the first change that put a row under its key.
+    ``missing`` are the updates and deletes that were skipped; ``unsure[i]`` those that were, too,
+    if the target lacks the row that change i puts, or deletes where it puts none.
     ``violation`` is the first change that puts a row where one exists, or -1.
     """
 
@@ -80,21 +86,24 @@ class NetEffect:
     put: Flags
     source: Ints
     root: Ints
+    begun: Ints
+    missing: Ints
+    unsure: Ints
     violation: int
 
 
 def net_effect(changes: Changes) -> NetEffect:
     """Play the changes; the result's arrays have one entry per change."""
-    delete, put, source, root, violation = _play(
+    delete, put, source, root, begun, missing, unsure, violation = _play(
         changes.op, changes.old, changes.new, changes.absent, changes.known
     )
-    return NetEffect(delete, put, source, root, int(violation))
+    return NetEffect(delete, put, source, root, begun, missing, unsure, int(violation))
 
 
 @compiled
 def _play(
     op: Flags, old: Ints, new: Ints, absent: Flags, known: Flags
-) -> tuple[Flags, Flags, Ints, Ints, int]:
+) -> tuple[Flags, Flags, Ints, Ints, Ints, Ints, Ints, int]:
     count, keys, partial = len(op), len(known), absent.shape[1]
     state = np.zeros(keys, np.uint8)
     born = np.full(keys, -1, np.int64)  # first insert where the target must not have the row
@@ -109,22 +118,33 @@ def _play(
             state[k] = _UPDATED
     delete, put = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
     source, root = np.full((count, partial), KEPT, np.int64), np.full(count, -1, np.int64)
+    begun = np.full(count, -1, np.int64)
+    missing, unsure = np.zeros(2, np.int64), np.zeros((count, 2), np.int64)
+    asked = np.zeros((keys, 2), np.int64)  # updates, deletes of a row of which nothing is known
     for i in range(count):
         here, there = new[i], old[i]
         if op[i] == OP_DELETE:
-            if state[there] != _ABSENT:
-                state[there], gone[there] = _ABSENT, i
+            if state[there] == _ABSENT:
+                missing[1] += 1
+                continue
+            if state[there] != _LIVE and known[there] == UNKNOWN:
+                asked[there, 1] += 1
+            state[there], gone[there] = _ABSENT, i
             continue
         if op[i] == OP_UPDATE and there < 0:
             if state[here] == _ABSENT:
+                missing[0] += 1
                 continue
             if state[here] == _UNTOUCHED:
                 state[here] = _UPDATED
+            if state[here] == _UPDATED and known[here] == UNKNOWN:
+                asked[here, 0] += 1
         else:
             if op[i] == OP_UPDATE and state[there] == _ABSENT:
+                missing[0] += 1
                 continue
             if state[here] == _LIVE or state[here] == _UPDATED:
-                return delete, put, source, root, i
+                return delete, put, source, root, begun, missing, unsure, i
             if state[here] == _UNTOUCHED:
                 born[here] = i
             state[here] = _LIVE
@@ -139,13 +159,19 @@ def _play(
     for k in range(keys):
         if state[k] == _LIVE:
             put[last[k]] = INSERT if born[k] >= 0 or known[k] == MISSING else REPLACE
+            begun[last[k]] = born[k]
+            unsure[last[k], :] = asked[k, :]
         elif state[k] == _UPDATED and last[k] >= 0:
             put[last[k]] = UPDATE
+            unsure[last[k], :] = asked[k, :]
         elif state[k] == _ABSENT and born[k] >= 0:
             put[born[k]] = CHECK
+            begun[born[k]] = born[k]
         elif state[k] == _ABSENT and gone[k] >= 0 and known[k] != MISSING:
             delete[gone[k]] = 1
+            if asked[k, 1]:
+                unsure[gone[k], :] = asked[k, :]
         if state[k] == _LIVE or (state[k] == _UPDATED and last[k] >= 0):
             source[last[k], :] = values[k, :]
             root[last[k]] = home[k]
-    return delete, put, source, root, -1
+    return delete, put, source, root, begun, missing, unsure, -1

@@ -79,7 +79,7 @@ class RowMapping:
             values, absent = self._sent(rows, "new", sent)
             if absent is not None and pc.any(pc.and_(absent, inserted)).as_py():
                 raise self._incomplete_insert(column.name)
-            values = convert(values, sent, column, self.name)
+            values = convert(values, sent, column)
             if column.not_null and values.null_count:
                 held = has_new if absent is None else pc.and_not(has_new, absent)
                 check_not_null(values, held, column, self.target.name)
@@ -95,7 +95,7 @@ class RowMapping:
         for name in names:
             column, sent = pairs[name]
             assert sent is not None  # the caller checked that it is published
-            arrays.append(convert(self._sent(rows, side, sent)[0], sent, column, self.name))
+            arrays.append(convert(self._sent(rows, side, sent)[0], sent, column))
         return arrays
 
     def absent(self, rows: pa.RecordBatch, name: str) -> NDArray[np.uint8]:

@@ -50,8 +50,8 @@ def check_convertible(source: Column, target: LakeColumn, relation: str) -> None
         )
 
 
-def convert(values: pa.Array, source: Column, target: LakeColumn, relation: str) -> pa.Array:
-    """Convert a column; ``relation`` names the target in errors.
+def convert(values: pa.Array, source: Column, target: LakeColumn) -> pa.Array:
+    """Convert a column; what reports an error adds the relation to its context.
 
     ValueNotHeldError (22003, 22001) for a value outside the target's type, InvalidTextError
     (22P02) for a text that the target's type does not accept.
@@ -63,9 +63,9 @@ def convert(values: pa.Array, source: Column, target: LakeColumn, relation: str)
     try:
         converted = _converted(values, source.type_oid, target.type_oid, wanted)
     except pa.ArrowInvalid as error:
-        raise _value_error(error, source, target, relation) from error
+        raise _value_error(error, source, target) from error
     if target.type_oid in (types.VARCHAR, types.BPCHAR) and target.typmod >= 4:
-        return _limited(converted, target, relation)
+        return _limited(converted, target)
     return converted
 
 
@@ -111,10 +111,8 @@ def _converted(values: pa.Array, source: int, target: int, wanted: pa.DataType) 
     return pc.cast(values, wanted)
 
 
-def _value_error(
-    error: pa.ArrowInvalid, source: Column, target: LakeColumn, relation: str
-) -> Exception:
-    where = f'column "{target.name}" of "{relation}"'
+def _value_error(error: pa.ArrowInvalid, source: Column, target: LakeColumn) -> Exception:
+    where = f'column "{target.name}"'
     if source.type_oid in _TEXTS:
         message = f"invalid input syntax for type {_INTS[target.type_oid]}"
         return InvalidTextError(message, detail=str(error), where=where)
@@ -123,7 +121,7 @@ def _value_error(
     return ValueNotHeldError(message, detail=str(error), where=where)
 
 
-def _limited(values: pa.Array, target: LakeColumn, relation: str) -> pa.Array:
+def _limited(values: pa.Array, target: LakeColumn) -> pa.Array:
     """Texts that fit varchar(n) or char(n); for the latter filled up with blanks."""
     limit = target.typmod - 4
     blank_padded = target.type_oid == types.BPCHAR
@@ -132,7 +130,7 @@ def _limited(values: pa.Array, target: LakeColumn, relation: str) -> pa.Array:
         kind = "character" if blank_padded else "character varying"
         raise ValueNotHeldError(
             f"value too long for type {kind}({limit})",
-            where=f'column "{target.name}" of "{relation}"',
+            where=f'column "{target.name}"',
             sqlstate="22001",
         )
     return pc.utf8_rpad(text, limit) if blank_padded else text

@@ -41,10 +41,11 @@ one, the place of that content."""
 @dataclass(frozen=True)
 class WholeEffect:
     """What is to be done: ``gone`` marks the rows that ``find`` found, ``inserted`` has the
-    target's columns."""
+    target's columns; ``missing`` are the updates and deletes that were skipped."""
 
     gone: NDArray[np.bool_]
     inserted: pa.Table
+    missing: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,26 @@ def whole_effect(
     before = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     np.add.at(before, owner, 1)
     after = before.copy()
-    _play(rows.op, old, new, after)
-    return WholeEffect(_rank(owner) >= after[owner], _more(rows, new, after - before))
+    missing = _play(rows.op, old, new, after)
+    gone = _rank(owner) >= after[owner]
+    return WholeEffect(gone, _more(rows, new, after - before), missing)
 
 
 @compiled
-def _play(op: NDArray[np.uint8], old: Ints, new: Ints, counters: Ints) -> None:
+def _play(op: NDArray[np.uint8], old: Ints, new: Ints, counters: Ints) -> tuple[int, int]:
+    updates = deletes = 0
     for i in range(len(op)):
         if op[i] != OP_INSERT:
             if counters[old[i]] == 0:
+                if op[i] == OP_UPDATE:
+                    updates += 1
+                else:
+                    deletes += 1
                 continue
             counters[old[i]] -= 1
         if op[i] != OP_DELETE:
             counters[new[i]] += 1
+    return updates, deletes
 
 
 def _read(batch: TableBatch, mappings: Mappings, columns: list[str]) -> _Rows:

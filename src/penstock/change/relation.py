@@ -58,7 +58,8 @@ class LakeTable:
 
     ``version`` is the committed Delta version, None while no Delta table exists (an empty table).
     ``location`` is the folder of the Delta table; it never contains a name.
-    ``key`` are the columns of the replica identity index, else of the primary key, else none.
+    ``key`` are the columns of the replica identity index, else of the primary key, else none;
+    ``key_index`` is that index's name.
     ``sole_writer`` is the origin that alone has written the table since it was empty, or None.
     ``kind`` is pg_class.relkind: r a table with rows of its own, p a partitioned table without.
     """
@@ -73,3 +74,4 @@ class LakeTable:
     location: str
     version: int | None
     sole_writer: str | None
+    key_index: str | None = None

@@ -57,7 +57,7 @@ _TABLES = """
 _ERRORS = """
     SELECT subid, CASE WHEN relid <> 0 THEN relid::regclass::text END AS "table",
            to_char(time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' AS time,
-           sqlstate, message, detail, hint
+           sqlstate, message, detail, hint, context
     FROM penstock.subscription_error ORDER BY penstock.subscription_error.time"""
 
 
@@ -88,6 +88,7 @@ class LastError:
     message: str
     detail: str | None
     hint: str | None
+    context: str | None
 
 
 @dataclass(frozen=True)

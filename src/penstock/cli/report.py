@@ -95,7 +95,11 @@ def _error_lines(error: LastError) -> list[str]:
     lines = [f"error at {error.time}: {place}{error.message} (SQLSTATE {error.sqlstate})"]
     lines.extend(
         f"{title}:  {text}"
-        for title, text in (("DETAIL", error.detail), ("HINT", error.hint))
+        for title, text in (
+            ("DETAIL", error.detail),
+            ("HINT", error.hint),
+            ("CONTEXT", error.context),
+        )
         if text
     )
     return lines

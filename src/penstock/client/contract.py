@@ -52,6 +52,18 @@ class Publisher:
     database: str
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where the stream goes on.
+
+    ``publishes_all``: every publication publishes every operation.  Otherwise the publisher can
+    delete a row, and insert its key again, while only the second is sent.
+    """
+
+    position: int
+    publishes_all: bool
+
+
 def check_contract(
     connection: pq.abc.PGconn,
     *,
@@ -59,8 +71,8 @@ def check_contract(
     publications: Sequence[str],
     staging: StagingLog,
     origin_lsn: int,
-) -> int:
-    """Check each line; return the position to start from.
+) -> Start:
+    """Check each line; return the position to start from, and what is published.
 
     ``origin_lsn`` is the applied position, 0 when there is none.  Our flush is that or the end of
     staging, whichever is later.  SlotError, PublicationError or FeatureNotSupportedError with a
@@ -81,12 +93,12 @@ def check_contract(
     if known is None and flush == 0:
         flush = confirmed
     _check_positions(slot, confirmed, flush, parse_lsn(flushed or ""))
-    _check_publications(connection, publications)
+    publishes_all = _check_publications(connection, publications)
     staging.advance(flush)
     if known is None:
         content = json.dumps(asdict(publisher)).encode()
         replace_durably(staging.folder / IDENTITY_FILE, content)
-    return flush
+    return Start(flush, publishes_all)
 
 
 def _known_publisher(folder: Path) -> Publisher | None:
@@ -164,10 +176,14 @@ def _check_positions(slot: str, confirmed: int, flush: int, publisher_flush: int
         )
 
 
-def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) -> None:
+def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) -> bool:
+    """Whether each publishes every operation."""
     names = ", ".join(quote_pg_literal(name) for name in publications)
-    query = f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({names})"
-    existing = {name for (name,) in run(connection, query)}
+    query = (
+        "SELECT pubname, pubinsert AND pubupdate AND pubdelete AND pubtruncate"
+        f" FROM pg_catalog.pg_publication WHERE pubname IN ({names})"
+    )
+    existing = {name: publishes_all == "t" for name, publishes_all in run(connection, query)}
     missing = [name for name in publications if name not in existing]
     if missing:
         raise PublicationError(
@@ -177,3 +193,4 @@ def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) 
             " Rows that were written while a publication was missing are not sent: refresh with a"
             " new copy if there were any.",
         )
+    return all(existing.values())

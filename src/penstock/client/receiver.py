@@ -125,13 +125,14 @@ class Receiver:
     """One connection's worth of streaming; ``start``, then ``check`` now and then, then ``stop``.
 
     ``applied`` gives the end LSN of the last transaction that apply has committed, 0 for none; it
-    is called from the receiver's threads.
+    is called from the receiver's threads.  ``publishes_all`` (contract.py): after ``start``.
     """
 
     def __init__(
         self, options: StreamOptions, staging: StagingLog, applied: Callable[[], int]
     ) -> None:
         self.state = ReceiverState.STARTING
+        self.publishes_all = False
         self._options = options
         self._staging = staging
         self._applied = applied
@@ -210,13 +211,14 @@ class Receiver:
             password_required=options.password_required,
         )
         try:
-            start = check_contract(
+            contract = check_contract(
                 connection,
                 slot=options.slot,
                 publications=options.publications,
                 staging=self._staging,
                 origin_lsn=self._applied(),
             )
+            start, self.publishes_all = contract.position, contract.publishes_all
             self._staging.forget_open()
             staged = self._staging.segments()
             self._progress = Progress(start, staged[-1].end_lsn if staged else 0)

@@ -22,7 +22,8 @@ from penstock.lsn import parse_lsn
 _TABLES = """
 SELECT c.oid::bigint AS relid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
        c.relreplident::text AS identity, v.location, v.version, v.sole_writer,
-       coalesce(a.columns, '[]') AS columns, coalesce(k.key, '{}') AS key
+       coalesce(a.columns, '[]') AS columns, coalesce(k.key, '{}') AS key,
+       (SELECT relname FROM pg_class WHERE oid = k.index) AS key_index
 FROM penstock.table_version v
 JOIN pg_class c ON c.oid = v.relid
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -31,8 +32,9 @@ LEFT JOIN LATERAL (
         attnum, attname, atttypid::bigint, atttypmod, attnotnull) ORDER BY attnum) AS columns
     FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) a ON true
 LEFT JOIN LATERAL (
-    SELECT array_agg(att.attname::text ORDER BY pos.ordinality) AS key
-    FROM (SELECT indkey, indnkeyatts FROM pg_index
+    SELECT array_agg(att.attname::text ORDER BY pos.ordinality) AS key,
+           min(i.indexrelid) AS index
+    FROM (SELECT indexrelid, indkey, indnkeyatts FROM pg_index
           WHERE indrelid = c.oid AND (indisreplident OR indisprimary)
           ORDER BY indisreplident DESC LIMIT 1) i
     CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY pos (attnum, ordinality)
@@ -100,7 +102,7 @@ class Subscription:
     """A row of pg_subscription, with our own options.
 
     ``slot_name`` is None when no slot belongs to it (slot_name = NONE).  ``two_phase`` is d, p or
-    e, ``streaming`` f, t or p.  ``skip_lsn`` is 0 when nothing is to be skipped.
+    e, ``streaming`` f, t or p.
     ``password_required`` is false for a superuser's subscription, whatever the option says.
     """
 
@@ -120,7 +122,6 @@ class Subscription:
     origin: str
     failover: bool
     synchronous_commit: str
-    skip_lsn: int
     create_tables: bool
     schema_changes: Literal["add", "error"]
 
@@ -143,7 +144,7 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
                s.subrunasowner AS run_as_owner,
                s.suborigin AS origin,
                coalesce((to_jsonb(s)->>'subfailover')::boolean, false) AS failover,  -- since 17
-               s.subsynccommit AS synchronous_commit, s.subskiplsn::text AS skip_lsn,
+               s.subsynccommit AS synchronous_commit,
                coalesce(o.create_tables, true) AS create_tables,
                coalesce(o.schema_changes, 'add') AS schema_changes
         FROM pg_subscription s JOIN pg_roles u ON u.oid = s.subowner
@@ -153,9 +154,18 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
     found = []
     for row in _rows(conn, query, []):
         row["publications"] = tuple(row["publications"])
-        row["skip_lsn"] = parse_lsn(row["skip_lsn"])
         found.append(Subscription(**row))
     return found
+
+
+def skip_lsn(conn: ControlConnection, subid: int) -> int:
+    """What ALTER SUBSCRIPTION ... SKIP has set; 0 when nothing is to be skipped.
+
+    Not part of ``Subscription``: a worker clears it by itself, and is not started again for that.
+    """
+    query = "SELECT subskiplsn::text FROM pg_subscription WHERE oid = %s::oid"
+    row = conn.execute(query, [subid]).fetchone()
+    return parse_lsn(row[0]) if row else 0
 
 
 @dataclass(frozen=True)
@@ -199,6 +209,16 @@ def origin_progress(conn: ControlConnection, name: str) -> int:
     if row is None:
         raise WrongStateError(f'replication origin "{name}" does not exist', sqlstate="42704")
     return parse_lsn(row[0])
+
+
+def origin_was_advanced(conn: ControlConnection, name: str) -> bool:
+    """Whether pg_replication_origin_advance has moved an origin beyond what was applied."""
+    query = """
+        SELECT pg_replication_origin_progress(o.roname, true) > coalesce(p.lsn, '0/0')
+        FROM pg_replication_origin o LEFT JOIN penstock.origin_position p ON p.origin = o.roname
+        WHERE o.roname = %s"""
+    row = conn.execute(query, [name]).fetchone()
+    return bool(row and row[0])
 
 
 def _lake_table(row: dict[str, Any], lake_root: Path) -> LakeTable:

@@ -237,6 +237,44 @@ class Commit:
         )
         self._position = _Position(name, format_lsn(lsn), time)
 
+    def clear_skip_lsn(self, subid: int, lsn: int) -> bool:
+        """Forget the LSN of ALTER SUBSCRIPTION ... SKIP; whether it was still this one.
+
+        As clear_subscription_skip_lsn() in worker.c: one that was set meanwhile stays.
+        """
+        done = self.conn.execute(
+            "UPDATE pg_subscription SET subskiplsn = '0/0'"
+            " WHERE oid = %s::oid AND subskiplsn = %s::pg_lsn",
+            [subid, format_lsn(lsn)],
+        )
+        return done.rowcount == 1
+
+    def forget_sole_writer(self, origin: str) -> None:
+        """The origin's tables no longer have exactly what the publisher sent.
+
+        A transaction was left out, which may have deleted rows: from now on keys that come again
+        must be looked for.
+        """
+        self.conn.execute(
+            "SELECT FROM penstock.table_version WHERE sole_writer = %s ORDER BY relid FOR UPDATE",
+            [origin],
+        )
+        self.conn.execute(
+            "UPDATE penstock.table_version SET sole_writer = NULL WHERE sole_writer = %s", [origin]
+        )
+
+    def count_missing(self, subid: int, updates: int, deletes: int) -> None:
+        """Add to a subscription's statistics what was skipped since its row is missing."""
+        if updates or deletes:
+            self.conn.execute(
+                "INSERT INTO penstock.subscription_stats AS s"
+                " (subid, confl_update_missing, confl_delete_missing) VALUES (%s, %s, %s)"
+                " ON CONFLICT (subid) DO UPDATE SET"
+                " confl_update_missing = s.confl_update_missing + excluded.confl_update_missing,"
+                " confl_delete_missing = s.confl_delete_missing + excluded.confl_delete_missing",
+                [subid, updates, deletes],
+            )
+
     def _lock_relations(self, relids: list[int]) -> None:
         names = self._names(relids)
         for _ in range(_LOCK_ATTEMPTS):

@@ -9,13 +9,14 @@
     PUBLICATION                       create missing tables      failed; wake
     DROP, ALTER ... DISABLE,          stop the workers           wake
     CONNECTION, DROP PUBLICATION,
-    SET (slot_name = ...)
+    SKIP, SET (slot_name = ...)
     other ALTER                       nothing                    keep our options; wake
 
 Workers are stopped where PostgreSQL stops its own, or where its command needs the slot or the
-origin free.  Tables are created with the client's role in the client's session, and only when
-PostgreSQL's own checks that come first would pass; whatever they would refuse is relayed, so the
-error is PostgreSQL's.  The same holds for a publisher that cannot be reached.
+origin free, or writes what a worker writes (the LSN to skip).  Tables are created with the client's
+role in the client's session, and only when PostgreSQL's own checks that come first would pass;
+whatever they would refuse is relayed, so the error is PostgreSQL's.  The same holds for a publisher
+that cannot be reached.
 
 Our options are kept by the node itself once the subscription is committed: a crash between the two
 leaves the defaults.
@@ -57,6 +58,7 @@ _STOPS = {
     Change.SET_PUBLICATION,
     Change.ADD_PUBLICATION,
     Change.DROP_PUBLICATION,
+    Change.SKIP,
 }
 
 _MAY_CREATE = """

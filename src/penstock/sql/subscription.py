@@ -53,7 +53,6 @@ OWN_OPTIONS = ("create_tables", "schema_changes")
 
 _NOT_HONOURED = {
     "binary": True,
-    "disable_on_error": True,
     "retain_dead_tuples": True,
     "run_as_owner": True,
     "two_phase": True,
@@ -120,11 +119,6 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
     change, place = (
         (Change.CREATE, 1) if command.name == "CREATE SUBSCRIPTION" else _alteration(tokens)
     )
-    if change is Change.SKIP:
-        raise FeatureNotSupportedError(
-            "ALTER SUBSCRIPTION ... SKIP is not supported yet",
-            hint="Use pg_replication_origin_advance to skip transactions.",
-        )
     opening = next((i for i in range(place, len(tokens)) if tokens[i].text == "("), len(tokens))
     end = closing(tokens, opening)
     options = _options(tokens[opening + 1 : end])

@@ -5,7 +5,7 @@ In:   decoded transactions, in commit order, from one appender (the receiver).
 Out:  segments, in commit order, to one reader (apply), who trims what it needs no longer.
 
     FOLDER/000000000A1B2C38-0.parquet     changes of one relation; named by first commit LSN
-    FOLDER/000000000A1B2C38.json          manifest: with it the segment exists
+    FOLDER/000000000A1B2C38.json          manifest; with it the segment exists
     FOLDER/position                       one LSN, see below
 
 ``append`` writes the files, syncs them, and then writes the manifest (temporary file, sync,
@@ -32,6 +32,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -40,9 +41,16 @@ from penstock.change.relation import Relation
 from penstock.errors import StagingError
 from penstock.failpoints import Failpoint, reach
 from penstock.lsn import MAX_LSN, format_lsn
+from penstock.pgoutput.compiled import Ints
 from penstock.pgoutput.decode import Decoded
 from penstock.staging.files import replace_durably, room_needed, sync
-from penstock.staging.segment import ChangeFile, Segment, from_manifest, to_manifest
+from penstock.staging.segment import (
+    ChangeFile,
+    Segment,
+    from_manifest,
+    pack_transactions,
+    to_manifest,
+)
 
 COMPRESSION = "zstd"
 """6 M rows/s, a third of the bytes of snappy or lz4 (7.5 M rows/s); decoding makes 4.5 M."""
@@ -67,6 +75,7 @@ class StagingLog:
         self._position = _read_position(folder / "position")
         self._end_lsn = max([self._position, *(segment.end_lsn for segment in self._segments)])
         self._open_files: list[ChangeFile] = []
+        self._open_transactions: list[Ints] = []
         self._open_first_lsn: int | None = None
 
     @property
@@ -116,6 +125,7 @@ class StagingLog:
     def forget_open(self) -> None:
         """Remove what is there of a transaction that has not ended: it will be sent again."""
         self._open_files = []
+        self._open_transactions = []
         self._open_first_lsn = None
         self._remove_unregistered()
 
@@ -145,23 +155,27 @@ class StagingLog:
     def _append(self, first_lsn: int, decoded: Decoded) -> Segment | None:
         for relation, table in decoded.tables:
             self._open_files.append(self._write(first_lsn, relation, table))
+        self._open_transactions.append(decoded.transactions)
         reach(Failpoint.STAGING_SEGMENT_SYNCED)
         last = decoded.last
         if decoded.open or last is None:
             return None
+        transactions = np.concatenate(self._open_transactions)
         segment = Segment(
             first_commit_lsn=first_lsn,
             last_commit_lsn=last.commit_lsn,
             end_lsn=last.end_lsn,
             commit_time_us=last.commit_time_us,
-            transactions=len(decoded.transactions),
+            transactions=len(transactions),
             bytes=sum(file.bytes for file in self._open_files),
             files=tuple(self._open_files),
+            packed=pack_transactions(transactions),
         )
         replace_durably(self._manifest(first_lsn), to_manifest(segment))
         reach(Failpoint.STAGING_SEGMENT_REGISTERED)
         with self._changed:
             self._open_files = []
+            self._open_transactions = []
             self._open_first_lsn = None
             self._segments.append(segment)
             self._end_lsn = segment.end_lsn

@@ -2,20 +2,27 @@
 """A segment: some whole remote transactions, as files of changes, with a manifest.
 
 A segment exists when its manifest does; a file that no manifest names is not part of the log.
-The manifest is JSON; positions are plain integers in it.
+The manifest is JSON; positions are plain integers in it.  Its table of transactions is packed: an
+error needs an xid, and a batch that is cut inside the segment needs the end of a transaction.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import zlib
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.change.relation import Column, Relation
 from penstock.errors import StagingError
+from penstock.pgoutput.compiled import Ints
+from penstock.pgoutput.decode import Transaction
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 """Raised when a reader of the old form would misread the new one."""
 
 
@@ -43,6 +50,7 @@ class Segment:
     ``end_lsn`` is the last transaction's end, the position of the segment; ``commit_time_us`` is
     that transaction's commit time in microseconds since 1970-01-01 UTC.  ``bytes`` is the size of
     the files together.  A relation can have several files; in order they are in commit order.
+    ``packed`` holds the transactions (``pack_transactions``), ``transactions`` is their number.
     """
 
     first_commit_lsn: int
@@ -52,6 +60,24 @@ class Segment:
     transactions: int
     bytes: int
     files: tuple[ChangeFile, ...]
+    packed: str = field(repr=False)
+
+    def transaction_rows(self) -> Ints:
+        """The transactions in commit order: array [n, 4], the fields of Transaction."""
+        size = len(Transaction._fields)
+        deltas = np.frombuffer(zlib.decompress(b64decode(self.packed)), "<i8")
+        rows: Ints = np.cumsum(deltas.reshape(size, -1), axis=1).T.astype(np.int64)
+        return rows
+
+
+def pack_transactions(rows: Ints) -> str:
+    """Transactions (array [n, 4]) as text: some 5 bytes each.
+
+    Each column as differences, which are small and alike, deflated, in base 64.
+    """
+    first = np.zeros((1, rows.shape[1]), np.int64)
+    deltas = np.ascontiguousarray(np.diff(rows, axis=0, prepend=first).T, "<i8")
+    return b64encode(zlib.compress(deltas.tobytes(), 1)).decode()
 
 
 def to_manifest(segment: Segment) -> bytes:

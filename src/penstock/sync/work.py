@@ -11,8 +11,11 @@ The stream applies a transaction with commit LSN L to a table (``applied_from``)
     s       if L >= the state's LSN
     r       always
 
+and in every state not if L lies before the stream's position, which is inside a segment after a
+transaction was skipped (ALTER SUBSCRIPTION ... SKIP, pg_replication_origin_advance).
+
 Catch-up of a table in state f with copy LSN C, when the stream is already at A: the changes with
-C <= L that lie in segments up to A.  Segments are kept until no table can need them any more.
+C <= L < A.  Segments are kept until no table can need them any more.
 """
 
 from __future__ import annotations
@@ -20,8 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from penstock.control.catalog import SubscriptionRelation
 from penstock.control.table_state import TableState, applied_from
+from penstock.lsn import format_lsn
+from penstock.pgoutput.compiled import Ints
+from penstock.pgoutput.decode import Transaction
 from penstock.staging.segment import ChangeFile, Segment
 
 QualifiedName = tuple[str, str]
@@ -37,8 +45,51 @@ class TableWork:
     to_lsn: int
 
 
-def take(segments: Iterable[Segment], limit: int) -> list[Segment]:
-    """The next segments to apply together: at least one, together at most ``limit`` bytes."""
+@dataclass(frozen=True)
+class Batch:
+    """Transactions to apply together: those of ``segments`` with from_lsn <= commit LSN <= to_lsn.
+
+    It may begin and end inside a segment: a transaction was skipped, or stopped the one before.
+    ``position`` is the end of the last of them, ``commit_time_us`` its commit time.
+    """
+
+    segments: tuple[Segment, ...]
+    from_lsn: int
+    to_lsn: int
+    position: int
+    commit_time_us: int
+
+    def transactions(self) -> Ints:
+        """The transactions, in commit order: array [n, 4], the fields of Transaction."""
+        rows = np.concatenate([segment.transaction_rows() for segment in self.segments])
+        inside = (rows[:, 0] >= self.from_lsn) & (rows[:, 0] <= self.to_lsn)
+        chosen: Ints = rows[inside]
+        return chosen
+
+    def transaction(self, commit_lsn: int) -> Transaction:
+        """The transaction with this commit LSN; KeyError when it is not one of them."""
+        rows = self.transactions()
+        found = rows[rows[:, 0] == commit_lsn]
+        if not len(found):
+            raise KeyError(format_lsn(commit_lsn))
+        return Transaction(*map(int, found[0]))
+
+    def before(self, commit_lsn: int) -> Batch | None:
+        """Those that commit before this LSN; None when none does."""
+        rows = self.transactions()
+        rows = rows[rows[:, 0] < commit_lsn]
+        if not len(rows):
+            return None
+        last = Transaction(*map(int, rows[-1]))
+        segments = tuple(s for s in self.segments if s.first_commit_lsn <= last.commit_lsn)
+        return Batch(segments, self.from_lsn, last.commit_lsn, last.end_lsn, last.commit_time_us)
+
+
+def take(segments: Iterable[Segment], limit: int, applied: int = 0) -> Batch | None:
+    """The next batch: one segment at least, together at most ``limit`` bytes; None without any.
+
+    ``applied`` is the stream's position: what commits before it is done, or skipped.
+    """
     taken: list[Segment] = []
     size = 0
     for segment in segments:
@@ -46,7 +97,10 @@ def take(segments: Iterable[Segment], limit: int) -> list[Segment]:
             break
         taken.append(segment)
         size += segment.bytes
-    return taken
+    if not taken:
+        return None
+    last = taken[-1]
+    return Batch(tuple(taken), applied, last.last_commit_lsn, last.end_lsn, last.commit_time_us)
 
 
 def by_relation(segments: Sequence[Segment]) -> dict[QualifiedName, list[ChangeFile]]:
@@ -59,33 +113,39 @@ def by_relation(segments: Sequence[Segment]) -> dict[QualifiedName, list[ChangeF
 
 
 def stream_work(
-    segments: Sequence[Segment], states: Mapping[QualifiedName, SubscriptionRelation]
-) -> tuple[list[TableWork], list[QualifiedName]]:
-    """What the stream applies now, and the relations in it that the subscription does not know."""
-    to_lsn = segments[-1].last_commit_lsn
+    batch: Batch, states: Mapping[QualifiedName, SubscriptionRelation]
+) -> tuple[list[TableWork], list[TableWork]]:
+    """What the stream applies now, and what there is of relations that the subscription lacks."""
     work: list[TableWork] = []
-    unknown: list[QualifiedName] = []
-    for name, files in by_relation(segments).items():
+    unknown: list[TableWork] = []
+    for name, files in by_relation(batch.segments).items():
         state = states.get(name)
         if state is None:
-            unknown.append(name)
+            unknown.append(TableWork(name, tuple(files), batch.from_lsn, batch.to_lsn))
             continue
         from_lsn = applied_from(state.state, state.lsn)
-        if from_lsn is not None and from_lsn <= to_lsn:
-            work.append(TableWork(name, tuple(files), from_lsn, to_lsn))
+        if from_lsn is not None and from_lsn <= batch.to_lsn:
+            first = max(from_lsn, batch.from_lsn)
+            work.append(TableWork(name, tuple(files), first, batch.to_lsn))
     return work, unknown
 
 
 def catch_up_work(
     segments: Sequence[Segment], table: SubscriptionRelation, applied: int
-) -> TableWork | None:
-    """What a freshly copied table (state f) has missed while the stream went on to ``applied``."""
+) -> tuple[TableWork, Batch] | None:
+    """What a freshly copied table (state f) has missed while the stream went on to ``applied``.
+
+    With it comes the batch that it is of.
+    """
     copied = table.lsn or 0
-    missed = [s for s in segments if s.end_lsn <= applied and s.last_commit_lsn >= copied]
+    missed = [s for s in segments if s.first_commit_lsn < applied and s.last_commit_lsn >= copied]
     files = by_relation(missed).get((table.schema, table.name))
     if not files:
         return None
-    return TableWork((table.schema, table.name), tuple(files), copied, missed[-1].last_commit_lsn)
+    last = missed[-1]
+    to_lsn = min(last.last_commit_lsn, applied - 1)
+    batch = Batch(tuple(missed), copied, to_lsn, applied, last.commit_time_us)
+    return TableWork((table.schema, table.name), tuple(files), copied, to_lsn), batch
 
 
 def trim_position(applied: int, states: Iterable[SubscriptionRelation], held: int | None) -> int:

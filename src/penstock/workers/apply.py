@@ -21,34 +21,44 @@ moves between partitions changes its key: a delete for the old leaf, an insert f
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.changes import Applied, apply_changes
+from penstock.apply.changes import Applied, Missing, apply_changes, default_values
+from penstock.apply.failing import (
+    CHANGE_ERRORS,
+    FailedChangeError,
+    failing_change,
+    first_change,
+)
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import (
     Subscription,
     SubscriptionRelation,
     lake_table_by_name,
     leaf_partitions,
+    origin_was_advanced,
 )
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection
 from penstock.control.table_state import TableState
-from penstock.errors import RelationMismatchError
+from penstock.errors import PenstockError, RelationMismatchError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.session import SparkSession, worker_session
-from penstock.staging.segment import Segment
-from penstock.sync.work import QualifiedName, TableWork
+from penstock.pgoutput.decode import Transaction
+from penstock.sync.work import Batch, QualifiedName, TableWork
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.partitions import leaf_predicate
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
+
+log = logging.getLogger(__name__)
 
 CONCURRENT_TABLES = 4
 """Tables of one batch that are written at the same time; each needs a Spark session of its own."""
@@ -63,6 +73,7 @@ class Target:
     only: str | None
     siblings: tuple[int, ...]
     defaults: Mapping[str, str]
+    missing: Missing = field(default_factory=Missing)
 
 
 class Applier:
@@ -75,20 +86,54 @@ class Applier:
         self._subscription = subscription
         self._connection = connection
         self._root = context.settings.lake_path
+        self._sole_writer: str | None = None
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         for _ in range(CONCURRENT_TABLES):
             self._sessions.put(worker_session(context.spark))
 
-    def apply(self, works: Sequence[TableWork], last: Segment) -> None:
-        """Apply a batch and move the origin to its end; all of it or nothing."""
+    def apply(self, works: Sequence[TableWork], batch: Batch, skip_lsn: int) -> bool:
+        """Apply a batch and move the origin to its end; all of it or nothing.
+
+        A ``skip_lsn`` that is not 0 is cleared; whether it was.  FailedChangeError when a change
+        cannot be applied.
+        """
+        subid = self._subscription.oid
+        cleared = False
         with begin_commit(self._connection, "apply", self._root) as commit:
             self._write(commit, works)
-            commit.set_origin(self._subscription.origin_name, last.end_lsn, last.commit_time_us)
+            if skip_lsn:
+                cleared = commit.clear_skip_lsn(subid, skip_lsn)
+            origin = self._subscription.origin_name
+            commit.set_origin(origin, batch.position, batch.commit_time_us)
             reach(Failpoint.APPLY_BEFORE_COMMIT)
         reach(Failpoint.APPLY_AFTER_COMMIT)
+        return cleared
+
+    def skip(self, transaction: Transaction) -> None:
+        """Move the origin over a transaction that ALTER SUBSCRIPTION ... SKIP names."""
+        with begin_commit(self._connection, "skip", self._root) as commit:
+            commit.clear_skip_lsn(self._subscription.oid, transaction.commit_lsn)
+            origin = self._subscription.origin_name
+            commit.forget_sole_writer(origin)
+            commit.set_origin(origin, transaction.end_lsn, transaction.commit_time_us)
+
+    def begin(self, publishes_all: bool) -> None:
+        """Take note of what does not come: before the first batch of an attempt.
+
+        A transaction that the origin was advanced over by hand, and operations that are not
+        published, may have deleted rows that the lake still has.
+        """
+        origin = self._subscription.origin_name
+        self._sole_writer = origin if publishes_all else None
+        if not publishes_all or origin_was_advanced(self._connection, origin):
+            with begin_commit(self._connection, "begin", self._root) as commit:
+                commit.forget_sole_writer(origin)
 
     def catch_up(self, table: SubscriptionRelation, work: TableWork, position: int) -> None:
-        """Bring a copied table to the stream's position: state s, the origin stays."""
+        """Bring a copied table to the stream's position: state s, the origin stays.
+
+        FailedChangeError when a change cannot be applied.
+        """
         with begin_commit(self._connection, "catch up", self._root) as commit:
             self._write(commit, [work])
             commit.set_relation_state(
@@ -100,22 +145,20 @@ class Applier:
         with begin_commit(self._connection, "state", self._root) as commit:
             commit.set_relation_state(self._subscription.oid, table.relid, state, lsn)
 
-    def require_tables(self, names: Sequence[QualifiedName]) -> None:
-        """PostgreSQL's error for published tables that are not here.
+    def require_tables(self, works: Sequence[TableWork]) -> None:
+        """PostgreSQL's error for published tables that are not here, as FailedChangeError.
 
         A table that exists, but that the subscription does not know yet, is left alone until
         ALTER SUBSCRIPTION ... REFRESH PUBLICATION.
         """
-        for name in names:
-            self._table(name)
+        for work in works:
+            try:
+                self._table(work.name)
+            except RelationMismatchError as error:
+                _raise_at_first(error, work)
 
     def _write(self, commit: Commit, works: Sequence[TableWork]) -> None:
-        if self._subscription.schema_changes == "add":
-            for work in works:
-                follow_columns(
-                    self._context, self._subscription, commit, self._table(work.name), work
-                )
-        targets = [target for work in works for target in self._targets(work)]
+        targets = self._all_targets(commit, works)
         session = self._sessions.get()
         try:
             tables = lock_settled(session, commit, [target.relid for target in targets])
@@ -128,28 +171,48 @@ class Applier:
             for target, applied in zip(targets, results, strict=True):
                 if applied is not None:
                     _record(commit, tables[target.relid], applied)
+        for target in targets:
+            missing = target.missing
+            commit.count_missing(self._subscription.oid, missing.updates, missing.deletes)
+            _log_missing(tables[target.relid], missing)
         reach(Failpoint.APPLY_ALL_COMMITTED)
+
+    def _all_targets(self, commit: Commit, works: Sequence[TableWork]) -> list[Target]:
+        """What goes into which table, once the tables have the columns that are published."""
+        targets: list[Target] = []
+        for work in works:
+            try:
+                if self._subscription.schema_changes == "add":
+                    table = self._table(work.name)
+                    follow_columns(self._context, self._subscription, commit, table, work)
+                targets += self._targets(work)
+            except CHANGE_ERRORS as error:
+                _raise_at_first(error, work)
+        return targets
 
     def _apply_one(
         self, commit: Commit, target: Target, tables: dict[int, LakeTable]
     ) -> Applied | None:
         table = tables[target.relid]
+        siblings = tuple(tables[relid] for relid in target.siblings)
+        work = target.work
+        batch = TableBatch(work.files, work.from_lsn, work.to_lsn, target.only, siblings)
         session = self._sessions.get()
         try:
             applied = apply_changes(
                 session,
                 table,
-                TableBatch(
-                    target.work.files,
-                    target.work.from_lsn,
-                    target.work.to_lsn,
-                    target.only,
-                    tuple(tables[relid] for relid in target.siblings),
-                ),
+                batch,
                 commit.metadata,
-                self._subscription.origin_name,
+                self._sole_writer,
                 target.defaults,
+                target.missing,
             )
+        except CHANGE_ERRORS as error:
+            change = failing_change(error, batch, table, default_values(session, target.defaults))
+            if change is None:
+                raise
+            raise FailedChangeError(error, change) from error
         finally:
             self._sessions.put(session)
         reach(Failpoint.APPLY_TABLE_COMMITTED)
@@ -186,3 +249,26 @@ def _record(commit: Commit, table: LakeTable, applied: Applied) -> None:
     commit.moved(table, applied.version, applied.ranges, applied.kind, applied.sole_writer)
     if applied.created:
         commit.set_columns(table)
+
+
+def _raise_at_first(error: PenstockError, work: TableWork) -> None:
+    """Raise an error about a whole relation as one about its first change, if it has one here."""
+    change = first_change(TableBatch(work.files, work.from_lsn, work.to_lsn))
+    if change is not None:
+        raise FailedChangeError(error, change) from error
+
+
+def _log_missing(table: LakeTable, missing: Missing) -> None:
+    """PostgreSQL 18's messages (conflict.c), one for all changes of a kind in the batch."""
+    kinds = (("update", "updated", missing.updates), ("delete", "deleted", missing.deletes))
+    for kind, done, count in kinds:
+        if count:
+            log.info(
+                'conflict detected on relation "%s.%s": conflict=%s_missing\n'
+                "DETAIL:  Could not find the row to be %s. (%d changes)",
+                table.schema,
+                table.name,
+                kind,
+                done,
+                count,
+            )

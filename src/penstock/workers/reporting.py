@@ -5,26 +5,19 @@ In:   the reports of all workers.
 Out:  penstock.subscription_worker, exactly one row for each running worker.  The table is
       unlogged: after a crash there are no workers, and it is empty.
 
-Errors of workers go to penstock.subscription_error at once, and stay until the subscription makes
-progress again.
+What becomes of workers' errors is in failures.py.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
 
-import psycopg
-
 from penstock.control.address import ControlAddress
 from penstock.control.connect import ControlConnection, connect
-from penstock.errors import PenstockError
 from penstock.lsn import format_lsn
-
-log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 """Seconds between two reports; psql's \\watch has about the same pace."""
@@ -72,29 +65,6 @@ def write_reports(connection: ControlConnection, reports: Sequence[WorkerReport]
     with connection.transaction(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM penstock.subscription_worker")
         cursor.executemany(insert.encode(), [astuple(report) for report in reports])
-
-
-def record_error(address: ControlAddress, subid: int, error: Exception) -> None:
-    """Keep a subscription's error for ``penstock status``; logged instead when that fails."""
-    known = error if isinstance(error, PenstockError) else PenstockError(str(error))
-    try:
-        with connect(address, application_name="penstock worker") as connection:
-            connection.execute(
-                "INSERT INTO penstock.subscription_error"
-                " (subid, sqlstate, message, detail, hint, context)"
-                " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (subid, relid) DO UPDATE SET"
-                " (time, sqlstate, message, detail, hint, context) = (clock_timestamp(),"
-                " excluded.sqlstate, excluded.message, excluded.detail, excluded.hint,"
-                " excluded.context)",
-                [subid, known.sqlstate, known.message, known.detail, known.hint, known.where],
-            )
-    except (PenstockError, psycopg.Error) as lost:
-        log.warning("the error is not in penstock.subscription_error: %s", lost)
-
-
-def forget_error(connection: ControlConnection, subid: int) -> None:
-    """The subscription works again."""
-    connection.execute("DELETE FROM penstock.subscription_error WHERE subid = %s::oid", [subid])
 
 
 def lsn_text(lsn: int | None) -> str | None:

@@ -13,24 +13,30 @@ An attempt connects, checks the start-up contract, starts the receiver, and then
     5  segments nobody needs     trim
 
 What is durable is durable in the control database (states, position) or in staging; an attempt
-keeps nothing that the next one does not find again.  Any error ends the attempt: it is logged,
-kept in penstock.subscription_error, and after a pause a new attempt begins.
+keeps nothing that the next one does not find again.  Any error ends the attempt: it is logged and
+recorded (failures.py), and after a pause a new attempt begins, unless it disabled the subscription.
+
+When a change of a batch cannot be applied, the transactions before its own are, as PostgreSQL would
+have; the next attempt tries that transaction alone, not together with all that waits behind it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import psycopg
 
+from penstock.apply.batch import TableBatch
+from penstock.apply.failing import FailedChangeError, first_commit
 from penstock.client.receiver import Receiver, StreamOptions
 from penstock.control.catalog import (
     Subscription,
     SubscriptionRelation,
     origin_progress,
+    skip_lsn,
     subscription_relations,
 )
 from penstock.control.connect import ControlConnection, connect
@@ -38,10 +44,24 @@ from penstock.control.table_state import NEEDS_COPY, TableState
 from penstock.errors import PenstockError
 from penstock.lsn import format_lsn
 from penstock.staging.log import StagingLog
-from penstock.sync.work import catch_up_work, stream_work, take, trim_position
+from penstock.sync.work import (
+    Batch,
+    QualifiedName,
+    catch_up_work,
+    stream_work,
+    take,
+    trim_position,
+)
 from penstock.workers.apply import Applier
 from penstock.workers.context import WorkerContext
-from penstock.workers.reporting import WorkerReport, forget_error, lsn_text, record_error
+from penstock.workers.failures import (
+    Stage,
+    add_context,
+    forget_error,
+    log_conflict,
+    record_error,
+)
+from penstock.workers.reporting import WorkerReport, lsn_text
 from penstock.workers.retry import Backoff
 from penstock.workers.table_sync import TableSync
 
@@ -62,6 +82,7 @@ class SubscriptionWorker:
         self._context = context
         self._stopping = threading.Event()
         self._attempt: Attempt | None = None
+        self._suspect_lsn = 0
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.oid}", daemon=True
         )
@@ -92,7 +113,9 @@ class SubscriptionWorker:
         backoff = Backoff(self._context.settings.wal_retrieve_retry_interval)
         while not self._stopping.is_set():
             try:
-                self._attempt = Attempt(self._context, self.subscription, self._stopping)
+                self._attempt = Attempt(
+                    self._context, self.subscription, self._stopping, self._suspect_lsn
+                )
                 self._attempt.run(backoff)
             except Exception as error:  # noqa: BLE001  # logged, recorded, shown in status
                 self._failed(error, backoff)
@@ -108,16 +131,35 @@ class SubscriptionWorker:
             error,
             exc_info=None if expected else error,
         )
-        record_error(self._context.control, self.subscription.oid, error)
+        stage = Stage.CONNECT if self._attempt is None else self._attempt.stage
+        if isinstance(error, FailedChangeError):
+            log_conflict(error)
+            self._suspect_lsn = error.change.commit_lsn
+        if record_error(self._context.control, self.subscription, error, stage):
+            log.info(
+                'subscription "%s" has been disabled because of an error', self.subscription.name
+            )
+            self._stopping.set()
+            return
         self._stopping.wait(backoff.pause_after(error))
 
 
 class Attempt:
-    """One connection to the publisher, and what is done while it holds."""
+    """One connection to the publisher, and what is done while it holds.
+
+    ``stage`` is what it is at.  ``suspect_lsn`` is the commit LSN of the transaction that the last
+    attempt could not apply, or 0.
+    """
 
     def __init__(
-        self, context: WorkerContext, subscription: Subscription, stopping: threading.Event
+        self,
+        context: WorkerContext,
+        subscription: Subscription,
+        stopping: threading.Event,
+        suspect_lsn: int,
     ) -> None:
+        self.stage = Stage.CONNECT
+        self._suspect_lsn = suspect_lsn
         self._context = context
         self._subscription = subscription
         self._stopping = stopping
@@ -138,10 +180,16 @@ class Attempt:
             self._receiver.start()
             try:
                 backoff.reset()
-                forget_error(connection, self._subscription.oid)
+                applier.begin(self._receiver.publishes_all)
+                failed_before = True
                 while not self._stopping.is_set():
+                    self.stage = Stage.CONNECT
                     self._receiver.check()
-                    if not self._round(connection, applier):
+                    did = self._round(connection, applier)
+                    if failed_before and self._sync is None:
+                        forget_error(connection, self._subscription.oid)
+                        failed_before = False
+                    if not did:
                         pause = LOOK_AGAIN if self._sync is None else SYNC_LOOK_AGAIN
                         self._staging.wait(self._applied, pause)
             finally:
@@ -174,7 +222,7 @@ class Attempt:
         self._start_sync(states)
         if self._hand_over(states, applier):
             return True
-        did = self._apply(states, applier)
+        did = self._apply(connection, states, applier)
         held = self._sync.held_position if self._sync is not None else None
         self._staging.trim(trim_position(self._applied, states, held))
         return did
@@ -183,6 +231,7 @@ class Attempt:
         """Take note of the end of a table sync; raises the error that ended it."""
         if self._sync is not None and not self._sync.running:
             sync, self._sync = self._sync, None
+            self.stage = Stage.SYNC
             sync.raise_error()
 
     def _start_sync(self, states: Sequence[SubscriptionRelation]) -> None:
@@ -201,14 +250,10 @@ class Attempt:
         caught up, and becomes s at the stream's position.  The stream has passed an s table's LSN
         when it has applied that far, or received that far with nothing left to apply.
         """
+        self.stage = Stage.SYNC
         copied = [table for table in states if table.state is TableState.FINISHEDCOPY]
         for table in copied:
-            work = catch_up_work(self._staging.segments(), table, self._applied)
-            if work is None:
-                applier.set_state(table, TableState.SYNCDONE, max(table.lsn or 0, self._applied))
-            else:
-                log.info('table "%s.%s" catches up', table.schema, table.name)
-                applier.catch_up(table, work, self._applied)
+            self._catch_up(table, applier)
         idle = not self._staging.segments(self._applied)
         position = max(self._applied, self._staging.end_lsn if idle else 0)
         ready = [
@@ -221,27 +266,105 @@ class Attempt:
             log.info('table "%s.%s" is ready', table.schema, table.name)
         return bool(copied or ready)
 
-    def _apply(self, states: Sequence[SubscriptionRelation], applier: Applier) -> bool:
-        """Apply the next batch, if something is staged."""
-        segments = take(
-            self._staging.segments(self._applied), self._context.settings.apply_batch_bytes
-        )
-        if not segments:
+    def _catch_up(self, table: SubscriptionRelation, applier: Applier) -> None:
+        missed = catch_up_work(self._staging.segments(), table, self._applied)
+        if missed is None:
+            applier.set_state(table, TableState.SYNCDONE, max(table.lsn or 0, self._applied))
+            return
+        work, batch = missed
+        log.info('table "%s.%s" catches up', table.schema, table.name)
+        try:
+            applier.catch_up(table, work, self._applied)
+        except FailedChangeError as error:
+            self._add_context(error, batch)
+            raise
+
+    def _apply(
+        self,
+        connection: ControlConnection,
+        states: Sequence[SubscriptionRelation],
+        applier: Applier,
+    ) -> bool:
+        """Apply or skip what is next, if something is staged."""
+        self.stage = Stage.APPLY
+        limit = self._context.settings.apply_batch_bytes
+        batch = take(self._staging.segments(self._applied), limit, self._applied)
+        if batch is None:
             return False
+        if self._suspect_lsn >= batch.from_lsn:
+            batch = batch.before(self._suspect_lsn + 1) or batch
+        skip = skip_lsn(connection, self._subscription.oid)
+        if skip and _first_commit(batch) == skip:
+            self._skip(batch, skip, applier)
+            return True
         known = {(table.schema, table.name): table for table in states}
-        work, unknown = stream_work(segments, known)
-        applier.require_tables(unknown)
-        applier.apply(work, segments[-1])
-        self._applied = segments[-1].end_lsn
-        self._receiver.wake()
+        self._apply_batch(batch, known, applier, skip)
+        return True
+
+    def _skip(self, batch: Batch, lsn: int, applier: Applier) -> None:
+        """Leave out the transaction that ALTER SUBSCRIPTION ... SKIP names; it is the next."""
+        log.info("logical replication starts skipping transaction at LSN %s", format_lsn(lsn))
+        transaction = batch.transaction(lsn)
+        applier.skip(transaction)
+        self._moved_to(transaction.end_lsn)
+        log.info("logical replication completed skipping transaction at LSN %s", format_lsn(lsn))
+
+    def _apply_batch(
+        self,
+        batch: Batch,
+        known: Mapping[QualifiedName, SubscriptionRelation],
+        applier: Applier,
+        skip: int,
+    ) -> None:
+        """Apply a batch, or what comes before a change of it that fails.
+
+        As in PostgreSQL, any transaction with a change clears the LSN of ALTER SUBSCRIPTION ...
+        SKIP (``skip``, or 0) that is not its own.
+        """
+        work, unknown = stream_work(batch, known)
+        first = _first_commit(batch) if skip else None
+        try:
+            applier.require_tables(unknown)
+            cleared = applier.apply(work, batch, 0 if first is None else skip)
+        except FailedChangeError as error:
+            self._add_context(error, batch)
+            good = batch.before(error.change.commit_lsn)
+            if good is not None:
+                self._apply_batch(good, known, applier, skip)
+            raise
+        self._moved_to(batch.position)
+        if cleared:
+            log.warning(
+                'skip-LSN of subscription "%s" cleared\n'
+                "DETAIL:  Remote transaction's finish WAL location (LSN) %s did not match"
+                " skip-LSN %s.",
+                self._subscription.name,
+                format_lsn(first or 0),
+                format_lsn(skip),
+            )
         log.debug(
-            'subscription "%s" is at %s (%d transactions in %d segments)',
+            'subscription "%s" is at %s (%d segments)',
             self._subscription.name,
             format_lsn(self._applied),
-            sum(segment.transactions for segment in segments),
-            len(segments),
+            len(batch.segments),
         )
-        return True
+
+    def _moved_to(self, position: int) -> None:
+        self._applied = position
+        self._receiver.wake()
+
+    def _add_context(self, error: FailedChangeError, batch: Batch) -> None:
+        transaction = batch.transaction(error.change.commit_lsn)
+        add_context(error, self._subscription.origin_name, transaction)
+
+
+def _first_commit(batch: Batch) -> int | None:
+    """The first commit of a batch that has a change; nothing is said about the others."""
+    for segment in batch.segments:
+        first = first_commit(TableBatch(segment.files, batch.from_lsn, batch.to_lsn))
+        if first is not None:
+            return first
+    return None
 
 
 def _stream_options(context: WorkerContext, subscription: Subscription) -> StreamOptions:

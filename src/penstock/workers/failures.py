@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of an error of a subscription's workers.
+
+    context      PostgreSQL's words about the change that failed (apply_error_callback in worker.c)
+    shown        penstock.subscription_error, until the subscription makes progress again
+    counted      pg_stat_subscription_stats: errors of apply and of table sync, with the conflicts
+                 that raised them; each attempt counts, as each worker of PostgreSQL would
+    disables     a subscription with disable_on_error (DisableSubscriptionAndExit)
+
+A lost connection, to the publisher or to the control database, and whatever happens before the
+stream has begun, is neither counted nor a reason to disable: nothing was applied.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+
+import psycopg
+
+from penstock.apply.failing import FailedChangeError
+from penstock.control.address import ControlAddress
+from penstock.control.catalog import Subscription
+from penstock.control.connect import ControlConnection, connect
+from penstock.errors import ConnectionLostError, PenstockError, UniqueViolationError
+from penstock.lsn import format_lsn
+from penstock.pgoutput.decode import Transaction
+
+log = logging.getLogger(__name__)
+
+_MESSAGE_TYPES = {"I": "INSERT", "U": "UPDATE", "D": "DELETE", "T": "TRUNCATE"}
+_EXISTS = {"I": "insert_exists", "U": "update_exists"}
+
+_KEEP = """
+INSERT INTO penstock.subscription_error (subid, sqlstate, message, detail, hint, context, lsn)
+VALUES (%s, %s, %s, %s, %s, %s, %s::pg_lsn)
+ON CONFLICT (subid, relid) DO UPDATE SET
+    (time, sqlstate, message, detail, hint, context, lsn) = (clock_timestamp(), excluded.sqlstate,
+     excluded.message, excluded.detail, excluded.hint, excluded.context, excluded.lsn)"""
+
+
+class Stage(StrEnum):
+    """What an attempt was at."""
+
+    CONNECT = "connect"
+    APPLY = "apply"
+    SYNC = "sync"
+
+
+def add_context(error: FailedChangeError, origin: str, transaction: Transaction) -> None:
+    """Give the error the CONTEXT that PostgreSQL's apply worker has."""
+    relation = error.change.relation
+    place = f" {error.where}" if error.where else ""
+    error.where = (
+        f'processing remote data for replication origin "{origin}"'
+        f' during message type "{_MESSAGE_TYPES[error.change.op]}"'
+        f' for replication target relation "{relation.schema}.{relation.name}"{place}'
+        f" in transaction {transaction.xid}, finished at {format_lsn(transaction.commit_lsn)}"
+    )
+
+
+def conflict(error: Exception) -> str | None:
+    """PostgreSQL 18's name of the conflict that an error is, if it is one (conflict.h)."""
+    if isinstance(error, FailedChangeError) and error.sqlstate == UniqueViolationError.sqlstate:
+        return _EXISTS.get(error.change.op)
+    return None
+
+
+def log_conflict(error: FailedChangeError) -> None:
+    """PostgreSQL 18's message about a conflict, beside the error, which is that of 15 to 17."""
+    kind = conflict(error)
+    if kind is not None:
+        relation = error.change.relation
+        log.info(
+            'conflict detected on relation "%s.%s": conflict=%s\nDETAIL:  %s',
+            relation.schema,
+            relation.name,
+            kind,
+            error.detail,
+        )
+
+
+def record_error(
+    address: ControlAddress, subscription: Subscription, error: Exception, stage: Stage
+) -> bool:
+    """Show, count, and disable; whether the subscription is disabled by it.
+
+    All in one transaction; logged when that fails.
+    """
+    lost = isinstance(error, ConnectionLostError | psycopg.OperationalError)
+    counts = stage is not Stage.CONNECT and not lost
+    disables = counts and subscription.disable_on_error
+    try:
+        with connect(address, application_name="penstock worker") as connection:
+            with connection.transaction():
+                _keep(connection, subscription.oid, error)
+                if counts:
+                    _count(connection, subscription.oid, f"{stage}_error_count", conflict(error))
+                if disables:
+                    connection.execute(
+                        "UPDATE pg_subscription SET subenabled = false WHERE oid = %s::oid",
+                        [subscription.oid],
+                    )
+    except (PenstockError, psycopg.Error) as failed:
+        log.warning("the error is not in penstock.subscription_error: %s", failed)
+        return False
+    return disables
+
+
+def forget_error(connection: ControlConnection, subid: int) -> None:
+    """The subscription works again."""
+    connection.execute("DELETE FROM penstock.subscription_error WHERE subid = %s::oid", [subid])
+
+
+def _keep(connection: ControlConnection, subid: int, error: Exception) -> None:
+    known = error if isinstance(error, PenstockError) else PenstockError(str(error))
+    lsn = format_lsn(error.change.commit_lsn) if isinstance(error, FailedChangeError) else None
+    connection.execute(
+        _KEEP.encode(),
+        [subid, known.sqlstate, known.message, known.detail, known.hint, known.where, lsn],
+    )
+
+
+def _count(connection: ControlConnection, subid: int, errors: str, kind: str | None) -> None:
+    columns = [errors] if kind is None else [errors, f"confl_{kind}"]
+    ones = ", ".join(["1"] * len(columns))
+    more = ", ".join(f"{each} = s.{each} + 1" for each in columns)
+    connection.execute(
+        f"INSERT INTO penstock.subscription_stats AS s (subid, {', '.join(columns)})"
+        f" VALUES (%s, {ones}) ON CONFLICT (subid) DO UPDATE SET {more}".encode(),
+        [subid],
+    )
