@@ -56,6 +56,26 @@ class Stream:
         finally:
             receiver.stop()
 
+    def eager(self, *settings: str) -> str:
+        """A connection string for which the publisher streams transactions of more than 64 kB.
+
+        ``settings`` are more settings of the publisher's session, as NAME=VALUE.
+        """
+        options = " ".join(f"-c {each}" for each in ("logical_decoding_work_mem=64kB", *settings))
+        return f"{self.database.conninfo} options='{options}'"
+
+    def await_streamed(self, transactions: int = 1) -> None:
+        """Wait until the publisher's statistics say that so many transactions were streamed."""
+        query = (
+            "SELECT stream_txns FROM pg_stat_replication_slots"
+            f" WHERE slot_name = '{self.options.slot}'"
+        )
+        wait_until(
+            lambda: int(self.database.psql(query) or 0) >= transactions,
+            30,
+            "the publisher to have streamed transactions in progress",
+        )
+
     def slot(self, column: str) -> Any:
         """A column of the slot's row in pg_replication_slots."""
         with self.database.connect() as connection:

@@ -10,6 +10,12 @@ With nothing under way flush and apply follow what was received, so that an idle
 and the publisher can remove its write-ahead log.  Something is under way from the first message
 of a transaction until its end is staged (for apply: until it is applied).  Such a confirmed
 position belongs to no transaction, so it is recorded in staging before it is sent.
+
+Of a streamed transaction nothing counts as received before its Stream Commit, and nothing as
+durable before that is staged.  Between its blocks positions may advance, as in PostgreSQL's apply
+worker (get_flush_position in worker.c): its commit record lies after everything that was received
+before Stream Commit, the publisher sends again, whole, what commits after the confirmed position,
+and keeps the write-ahead log from the begin of the oldest open transaction.
 """
 
 from __future__ import annotations
@@ -71,7 +77,7 @@ class Progress:
     """How far the stream is; positions are LSNs, 0 when not known.
 
     ``received`` is the publisher's position in the last frame, ``committed`` the end of the last
-    transaction that was received whole, ``inside`` whether one is under way.
+    transaction that was received whole, ``inside`` whether one, or a block of one, is under way.
     """
 
     received: int

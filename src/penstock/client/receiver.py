@@ -18,8 +18,9 @@ reads nothing, but still sends status updates, so the publisher does not drop th
             keepalive 0/90           write 0/90  flush 0/90  apply 0/90   (0/90 recorded first)
 
 A receiver is one connection: after its end another is made.  What was received and not staged is
-sent again by the publisher then.  Transactions come whole at their commit (protocol's streaming of
-transactions in progress is not asked for), values in text form.
+sent again by the publisher then.  Large transactions come while they are in progress when the
+subscription has ``streaming``; they are spooled until their end (streamed.py).  Values come in
+text form.
 
 A publication that does not exist any more ends the stream: PostgreSQL 18 only warns, inside the
 stream, and goes on without its rows.
@@ -96,13 +97,17 @@ class ReceiverState(StrEnum):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a subscription's stream is; times are seconds, ``queue_limit`` bytes."""
+    """What a subscription's stream is; times are seconds, ``queue_limit`` bytes.
+
+    ``origin``: any or none.  ``streaming``: off, on or parallel.
+    """
 
     subscription: str
     conninfo: str = field(repr=False)
     slot: str
     publications: Sequence[str]
     origin: str = "any"
+    streaming: str = "off"
     default_user: str | None = None
     password_required: bool = False
     status_interval: float = 10.0
@@ -221,7 +226,14 @@ class Receiver:
             staged = self._staging.segments()
             self._progress = Progress(start, staged[-1].end_lsn if staged else 0)
             connection.notice_handler = self._notice
-            start_replication(connection, options.slot, start, options.publications, options.origin)
+            start_replication(
+                connection,
+                options.slot,
+                start,
+                options.publications,
+                options.origin,
+                options.streaming,
+            )
         except BaseException:
             connection.finish()
             raise

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pgoutput's messages: their letters, and the parser of the one that is parsed in Python.
+"""pgoutput's messages: their letters, and the parsers of those that are parsed in Python.
 
-Row messages are parsed by compiled loops (scan.py).  Relation messages are rare, so plain Python
-reads them.  Any bytes give a Relation or a ProtocolError.
+Row messages are parsed by compiled loops (scan.py).  Relation messages and those that begin and
+end streamed transactions are rare, so plain Python reads them.  Any bytes give what the function
+says, or a ProtocolError.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from penstock.change.relation import Column, Relation, ReplicaIdentity
 from penstock.errors import ProtocolError
 
 BEGIN, COMMIT, ORIGIN, RELATION, TYPE, MESSAGE = (ord(letter) for letter in "BCORYM")
 INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "IUDT")
+STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = (ord(letter) for letter in "SEcA")
 
 NEW_TUPLE, KEY_TUPLE, OLD_TUPLE = (ord(letter) for letter in "NKO")
 NULL_VALUE, UNCHANGED_VALUE, TEXT_VALUE, BINARY_VALUE = (ord(letter) for letter in "nutb")
@@ -25,6 +27,31 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01, where PostgreSQL's timestamps start, in microseconds since 1970-01-01."""
 
 _COMMIT_END = struct.Struct(">QQ")
+_BEGIN = struct.Struct(">cQqI")
+_COMMIT = struct.Struct(">cBQQq")
+_STREAM_START = struct.Struct(">xIB")
+_STREAM_COMMIT = struct.Struct(">xIBQQq")
+_STREAM_ABORT = struct.Struct(">xII")
+_ABORT_SIZES = (9, 25)
+"""Bytes of a Stream Abort; with ``streaming 'parallel'`` the abort's LSN and time follow."""
+
+
+class StreamCommit(NamedTuple):
+    """The end of a streamed transaction; ``time`` in microseconds since 2000-01-01."""
+
+    xid: int
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    time: int
+
+    def begin(self) -> bytes:
+        """The Begin message with which the transaction would have begun if it had come whole."""
+        return _BEGIN.pack(b"B", self.commit_lsn, self.time, self.xid)
+
+    def commit(self) -> bytes:
+        """The Commit message with which it would have ended."""
+        return _COMMIT.pack(b"C", self.flags, self.commit_lsn, self.end_lsn, self.time)
 
 
 def parse_relation(message: bytes) -> Relation:
@@ -51,6 +78,32 @@ def parse_relation(message: bytes) -> Relation:
     return Relation(
         oid, schema or "pg_catalog", name, cast(ReplicaIdentity, letter), tuple(columns)
     )
+
+
+def parse_stream_start(message: bytes) -> tuple[int, bool]:
+    """A Stream Start's transaction, and whether this is the transaction's first segment."""
+    xid, first = _unpack(_STREAM_START, message, "Stream Start")
+    return xid, bool(first)
+
+
+def parse_stream_commit(message: bytes) -> StreamCommit:
+    """Read a Stream Commit message (``c``)."""
+    return StreamCommit(*_unpack(_STREAM_COMMIT, message, "Stream Commit"))
+
+
+def parse_stream_abort(message: bytes) -> tuple[int, int]:
+    """A Stream Abort's transaction and subtransaction; the same number when all of it ended."""
+    if len(message) not in _ABORT_SIZES:
+        raise ProtocolError("invalid Stream Abort message")
+    xid, subxid = _STREAM_ABORT.unpack_from(message)
+    return xid, subxid
+
+
+def _unpack(form: struct.Struct, message: bytes, name: str) -> tuple[Any, ...]:
+    try:
+        return form.unpack(message)
+    except struct.error as error:
+        raise ProtocolError(f"invalid {name} message") from error
 
 
 def commit_end_lsn(message: bytes | memoryview, at: int = 0) -> int:

@@ -53,6 +53,9 @@ LOOK_AGAIN = 0.5
 SYNC_LOOK_AGAIN = 0.05
 """The same while tables are copied: one that is in should be ready soon."""
 
+STREAMING = {"f": "off", "t": "on", "p": "parallel"}
+"""What pg_subscription.substream stands for."""
+
 
 class SubscriptionWorker:
     """Runs one subscription, as its row was when the worker was made, until asked to stop."""
@@ -251,6 +254,8 @@ def _stream_options(context: WorkerContext, subscription: Subscription) -> Strea
         conninfo=subscription.conninfo,
         slot=subscription.slot_name,
         publications=subscription.publications,
+        origin=subscription.origin,
+        streaming=STREAMING[subscription.streaming],
         default_user=context.publisher_user,
         password_required=subscription.password_required,
         status_interval=context.settings.wal_receiver_status_interval,

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transaction in progress on disk, until it is known whether it commits.
+
+In:   its messages as they arrived, xids included, some at a time.
+Out:  the same messages, in the same pieces, in order.
+
+    FOLDER/<xid>.spool     per piece: message count, bytes, sizes of the messages, the messages
+
+A spool is never synced and never outlives its connection: a transaction that was not staged is
+sent again by the publisher.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from penstock.pgoutput.compiled import Bytes, Ints
+from penstock.staging.files import room_needed
+
+SUFFIX = ".spool"
+
+_PIECE = struct.Struct("<QQ")
+_SIZE = np.dtype("<u4")
+
+
+class Spool:
+    """One transaction's messages; ``bytes`` is their size without what the file adds."""
+
+    def __init__(self, folder: Path, xid: int) -> None:
+        self.bytes = 0
+        self._path = folder / f"{xid}{SUFFIX}"
+
+    def append(self, buffer: Bytes, offsets: Ints) -> None:
+        """Add messages; message i is ``buffer[offsets[i]:offsets[i + 1]]``.
+
+        DiskFullError when there is no room.  The file is open only here, so any number of
+        transactions may be in progress.
+        """
+        size = int(offsets[-1] - offsets[0])
+        with room_needed(self._path.parent):
+            self._path.parent.mkdir(exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(_PIECE.pack(len(offsets) - 1, size))
+                file.write(np.diff(offsets).astype(_SIZE).data)
+                file.write(buffer[offsets[0] : offsets[-1]].data)
+        self.bytes += size
+
+    def pieces(self) -> Iterator[tuple[Bytes, Ints]]:
+        """What was added: a buffer and the n + 1 offsets of its messages, from 0."""
+        if not self.bytes:
+            return
+        with self._path.open("rb") as file:
+            while head := file.read(_PIECE.size):
+                count, size = _PIECE.unpack(head)
+                offsets = np.zeros(count + 1, np.int64)
+                np.cumsum(np.fromfile(file, _SIZE, count), out=offsets[1:])
+                yield np.fromfile(file, np.uint8, size), offsets
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._path.unlink(missing_ok=True)

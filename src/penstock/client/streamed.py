@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions that arrive while they are in progress: spooled, and given on whole at their end.
+
+In:   messages as they arrive (protocols 2 to 4), transactions in progress among them.
+Out:  the messages of protocol 1 that a publisher without streaming would have sent: whole
+      transactions in commit order, for the decoder, which knows nothing of streams.
+
+    S(1) I1 E   S(2) I2 E   B C(16)   S(1) I3 E   c(2, 24)   A(1)
+    `- spool 1  `- spool 2  given on  `- spool 1  B I2 C     spool 1 is removed
+
+At a subtransaction's abort its xid is noted, and its messages are left out when the transaction is
+given on.  That holds for its Relation messages, too: a publisher that reports an abort describes
+every relation again before the transaction's next row (pgoutput_stream_abort in pgoutput.c).
+
+The definition of a relation that was received last counts (``_Definitions``): a transaction that
+is given on late must not bring back an older one for the transactions behind it.
+
+One thread; memory is bounded by MAX_CHUNK, whatever is in progress.
+"""
+
+from __future__ import annotations
+
+import shutil
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from penstock.client.chunks import MAX_CHUNK
+from penstock.client.spool import Spool
+from penstock.errors import ProtocolError
+from penstock.pgoutput import messages, scan
+from penstock.pgoutput.compiled import Bytes, Ints
+from penstock.pgoutput.streamed import XID_SIZE, strip_xids
+
+FOLDER = "spool"
+"""Below the subscription's staging folder."""
+
+_MARKS = np.zeros(256, np.bool_)
+_MARKS[
+    [
+        messages.STREAM_START,
+        messages.STREAM_STOP,
+        messages.STREAM_COMMIT,
+        messages.STREAM_ABORT,
+        messages.RELATION,
+    ]
+] = True
+"""The messages that are looked at here; there are few of them."""
+
+
+class _InProgress:
+    """What is known of one transaction in progress.
+
+    ``aborted``: the subtransactions that have ended so.  ``described``: which relation was
+    described in which subtransaction, with the number and the message of the last description.
+    """
+
+    def __init__(self, folder: Path, xid: int) -> None:
+        self.xid = xid
+        self.spool = Spool(folder, xid)
+        self.aborted = array("q")
+        self.described: dict[tuple[int, int], tuple[int, bytes]] = {}
+
+    def abort(self, subxid: int) -> None:
+        self.aborted.append(subxid)
+        self.described = {key: known for key, known in self.described.items() if key[0] != subxid}
+
+    def messages(self) -> Iterator[tuple[Bytes, Ints]]:
+        """Its messages without xids, in pieces; ProtocolError for what cannot be among them."""
+        aborted = np.sort(np.array(self.aborted, np.int64))
+        for buffer, offsets in self.spool.pieces():
+            fault, stripped, kept = strip_xids(buffer, offsets, aborted)
+            if fault[0] != scan.OK:
+                raise ProtocolError(
+                    "the publisher sent invalid replication messages",
+                    detail=f"{scan.FAULTS[fault[0]].capitalize()}.",
+                    where=f"transaction {self.xid}, streamed while in progress",
+                )
+            yield stripped, kept
+
+
+class _Definitions:
+    """Which definition of each relation the decoder has, and when it was received.
+
+    A publisher counts a relation as described when it has described it outside of streams, or when
+    the streamed transaction commits in which it did, unless the definition has changed since
+    (cleanup_rel_sync_cache in pgoutput.c).
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, bytes]] = {}
+        self._received = 0
+
+    def number(self) -> int:
+        """A number for a definition that has just arrived."""
+        self._received += 1
+        return self._received
+
+    def learn(self, message: bytes) -> None:
+        """Note a Relation message that came outside of streams."""
+        self._known[_relation_oid(message)] = (self.number(), message)
+
+    def merge(self, transaction: _InProgress) -> list[bytes]:
+        """A streamed transaction commits: the Relation messages that must be repeated after it."""
+        newest: dict[int, tuple[int, bytes]] = {}
+        for (_, oid), described in transaction.described.items():
+            newest[oid] = max(described, newest.get(oid, described))
+        repeated = []
+        for oid, described in newest.items():
+            known = self._known.setdefault(oid, described)
+            if known[0] <= described[0]:
+                self._known[oid] = described
+            elif known[1] != described[1]:
+                repeated.append(known[1])
+        return repeated
+
+
+class _Gathered:
+    """Messages for the decoder, gathered up to about ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[Bytes] = []
+        self._sizes: list[Ints] = []
+        self._bytes = 0
+
+    def has_room(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= self._limit
+
+    def add(self, buffer: Bytes, offsets: Ints) -> Iterator[tuple[Bytes, Ints]]:
+        """Add a piece, after what is there has been given on if there is no room for both."""
+        if not self.has_room(int(offsets[-1] - offsets[0])):
+            yield from self.take()
+        if len(offsets) > 1:
+            self._pieces.append(buffer[offsets[0] : offsets[-1]])
+            self._sizes.append(np.diff(offsets))
+            self._bytes += len(self._pieces[-1])
+
+    def add_message(self, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
+        return self.add(
+            np.frombuffer(bytearray(message), np.uint8), np.array([0, len(message)], np.int64)
+        )
+
+    def take(self) -> Iterator[tuple[Bytes, Ints]]:
+        """What is there, as one buffer and its offsets; nothing when there is nothing."""
+        if not self._pieces:
+            return
+        one = len(self._pieces) == 1
+        buffer = self._pieces[0] if one else np.concatenate(self._pieces)
+        offsets = np.zeros(sum(map(len, self._sizes)) + 1, np.int64)
+        np.cumsum(np.concatenate(self._sizes), out=offsets[1:])
+        self._pieces, self._sizes, self._bytes = [], [], 0
+        yield buffer, offsets
+
+
+class StreamedTransactions:
+    """Turns one connection's messages into whole transactions; ``limit`` bytes for each piece."""
+
+    def __init__(self, staging_folder: Path, limit: int = MAX_CHUNK) -> None:
+        self._folder = staging_folder / FOLDER
+        self._limit = limit
+        self._in_progress: dict[int, _InProgress] = {}
+        self._current: _InProgress | None = None
+        self._definitions = _Definitions()
+
+    def forget(self) -> None:
+        """Remove all that is in progress, also what another process has left."""
+        self._in_progress = {}
+        self._current = None
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+
+    def whole(self, buffer: Bytes, offsets: Ints) -> Iterator[tuple[Bytes, Ints]]:
+        """Take messages; give on whole transactions, in pieces of about the limit.
+
+        Message i is ``buffer[offsets[i]:offsets[i + 1]]``.  ProtocolError when the messages do not
+        follow the protocol, DiskFullError when there is no room for a spool.
+        """
+        gathered = _Gathered(self._limit)
+        done = 0
+        for index in map(int, np.flatnonzero(_MARKS[buffer[offsets[:-1]]])):
+            message = bytes(buffer[offsets[index] : offsets[index + 1]])
+            if message[0] == messages.RELATION:
+                self._describe(message)
+                continue
+            yield from self._pass_on(gathered, buffer, offsets[done : index + 1])
+            done = index + 1
+            yield from self._mark(gathered, message)
+        yield from self._pass_on(gathered, buffer, offsets[done:])
+        yield from gathered.take()
+
+    def _pass_on(
+        self, gathered: _Gathered, buffer: Bytes, offsets: Ints
+    ) -> Iterator[tuple[Bytes, Ints]]:
+        """Messages between two marks: into the spool of the open block, or given on."""
+        if len(offsets) < 2:
+            return
+        if self._current is not None:
+            self._current.spool.append(buffer, offsets)
+        else:
+            yield from gathered.add(buffer, offsets)
+
+    def _mark(self, gathered: _Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
+        kind = message[0]
+        if (self._current is not None) != (kind == messages.STREAM_STOP):
+            raise ProtocolError(
+                "the publisher sent invalid replication messages",
+                detail="The blocks of streamed transactions are not whole.",
+            )
+        if kind == messages.STREAM_START:
+            self._start(*messages.parse_stream_start(message))
+        elif kind == messages.STREAM_STOP:
+            self._current = None
+        elif kind == messages.STREAM_COMMIT:
+            yield from self._commit(gathered, messages.parse_stream_commit(message))
+        else:
+            self._abort(*messages.parse_stream_abort(message))
+
+    def _start(self, xid: int, first: bool) -> None:
+        if first:
+            self._remove(xid)
+            self._in_progress[xid] = _InProgress(self._folder, xid)
+        elif xid not in self._in_progress:
+            raise _unknown(xid)
+        self._current = self._in_progress[xid]
+
+    def _commit(
+        self, gathered: _Gathered, end: messages.StreamCommit
+    ) -> Iterator[tuple[Bytes, Ints]]:
+        transaction = self._in_progress.get(end.xid)
+        if transaction is None:
+            raise _unknown(end.xid)
+        if not gathered.has_room(transaction.spool.bytes):
+            # Whole transactions are staged by themselves, not as part of an unfinished one.
+            yield from gathered.take()
+        yield from gathered.add_message(end.begin())
+        for buffer, offsets in transaction.messages():
+            yield from gathered.add(buffer, offsets)
+        yield from gathered.add_message(end.commit())
+        for message in self._definitions.merge(transaction):
+            yield from gathered.add_message(message)
+        self._remove(end.xid)
+
+    def _abort(self, xid: int, subxid: int) -> None:
+        if xid == subxid:
+            self._remove(xid)
+        elif xid in self._in_progress:
+            self._in_progress[xid].abort(subxid)
+
+    def _remove(self, xid: int) -> None:
+        transaction = self._in_progress.pop(xid, None)
+        if transaction is not None:
+            transaction.spool.remove()
+
+    def _describe(self, message: bytes) -> None:
+        if self._current is None:
+            self._definitions.learn(message)
+            return
+        if len(message) < 1 + XID_SIZE:
+            raise ProtocolError("invalid Relation message")
+        subxid = int.from_bytes(message[1 : 1 + XID_SIZE])
+        plain = message[:1] + message[1 + XID_SIZE :]
+        described = (self._definitions.number(), plain)
+        self._current.described[subxid, _relation_oid(plain)] = described
+
+
+def _relation_oid(message: bytes) -> int:
+    return int.from_bytes(message[1:5])
+
+
+def _unknown(xid: int) -> ProtocolError:
+    return ProtocolError(
+        "the publisher sent invalid replication messages",
+        detail=f"Transaction {xid} goes on or ends without its begin.",
+    )
