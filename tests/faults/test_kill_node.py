@@ -7,6 +7,9 @@ A ledger table makes duplicates and losses visible: ids are dense, and the sum i
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import psycopg
 import pytest
 
 from penstock.failpoints import Failpoint
@@ -87,3 +90,30 @@ def test_kill_during_streaming(publisher_db: Database, new_node: NewNode) -> Non
         assert node.wait_for_death() == -9, point
     node.start()
     _compare(node, publisher_db)
+
+
+@pytest.mark.timeout(400)
+def test_kill_with_a_transaction_in_progress(publisher_db: Database, new_node: NewNode) -> None:
+    """What was spooled of it is dropped, and it comes again from its begin, before its commit."""
+    _publish(publisher_db)
+    publisher_db.psql(f"ALTER DATABASE {publisher_db.name} SET logical_decoding_work_mem = '64kB'")
+    node = new_node().start()
+    _subscribe(node, publisher_db)
+    _compare(node, publisher_db)
+    node.kill()
+    node.start(f"{Failpoint.STREAM_TRANSACTION_SPOOLED}:3")
+    with closing(psycopg.connect(publisher_db.conninfo)) as in_progress:
+        for part in range(5):
+            in_progress.execute(
+                b"INSERT INTO ledger SELECT g, 1, 0 FROM generate_series(%s::int, %s::int) g",
+                [part * 10_000, part * 10_000 + 4000],
+            )
+        assert node.wait_for_death() == -9
+        spools = list(node.home.glob("staging/*/spool/*"))
+        assert len(spools) == 1
+        node.start()
+        _transfers(publisher_db, 100_000, 20)
+        _compare(node, publisher_db)
+        in_progress.commit()
+    _compare(node, publisher_db)
+    assert not list(node.home.glob("staging/*/spool/*"))

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from penstock.change.relation import Column, Relation
+from penstock.client.chunks import ChunkBuilder, ChunkQueue
+from penstock.client.stager import Stager
 from penstock.client.streamed import FOLDER, StreamedTransactions
-from penstock.errors import ProtocolError
-from penstock.pgoutput.decode import Decoder
+from penstock.errors import DiskFullError, ProtocolError
+from penstock.pgoutput.decode import Decoded, Decoder
+from penstock.staging.log import StagingLog
+from penstock.staging.segment import Segment
 from tests.support import pgoutput_bytes as wire
 
 TABLE = Relation(5, "s", "t", "d", (Column("a", 23, -1, True),))
@@ -214,6 +218,50 @@ def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / FOLDER).exists()
     messages = [*wire.block(1, DESCRIBED, row(1), first=True), wire.stream_commit(1, 16, 24)]
     assert give(again, messages) == [ended(1, 16, DESCRIBED, row(1))]
+
+
+def test_no_room_for_a_spool(tmp_path: Path) -> None:
+    """A full disk is a named error."""
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1.spool").symlink_to("/dev/full")
+    with pytest.raises(DiskFullError):
+        give(StreamedTransactions(tmp_path), wire.block(1, DESCRIBED, row(1), first=True))
+
+
+class ClosingLog(StagingLog):
+    """A log that ends the stream when the first piece of a transaction is written."""
+
+    queue: ChunkQueue
+    appended = 0
+
+    def append(self, decoded: Decoded) -> Segment | None:
+        self.appended += 1
+        self.queue.close()
+        return super().append(decoded)
+
+
+def test_the_end_of_the_stream_does_not_wait_for_a_large_transaction(tmp_path: Path) -> None:
+    """A transaction of several pieces is left where it is: it comes again whole."""
+    log = ClosingLog(tmp_path)
+    log.queue = ChunkQueue()
+    failed: list[Exception] = []
+    stager = Stager(log.queue, log, lambda: 0, lambda: None, failed.append)
+    builder = ChunkBuilder()
+    wide = wire.insert(5, ["1", "x" * 1024 * 1024])
+    for message in [
+        *wire.block(1, DESCRIBED_WIDER, *[wide] * 80, first=True),
+        wire.stream_commit(1, 16, 24),
+    ]:
+        builder.add(memoryview(message), 0)
+    chunk = builder.cut()
+    assert chunk is not None
+    log.queue.put(chunk)
+    stager.start(0)
+    stager.join()
+    assert failed == []
+    assert log.appended == 1
+    assert log.segments() == ()
+    assert not (tmp_path / FOLDER).exists()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.failpoints import Failpoint, reach
 from penstock.pgoutput.compiled import Bytes, Ints
 from penstock.staging.files import room_needed
 
@@ -47,6 +48,7 @@ class Spool:
                 file.write(_PIECE.pack(len(offsets) - 1, size))
                 file.write(np.diff(offsets).astype(_SIZE).data)
                 file.write(buffer[offsets[0] : offsets[-1]].data)
+        reach(Failpoint.STREAM_TRANSACTION_SPOOLED)
         self.bytes += size
 
     def pieces(self) -> Iterator[tuple[Bytes, Ints]]:
