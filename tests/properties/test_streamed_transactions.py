@@ -88,7 +88,7 @@ def test_what_comes_out(
     given_on: list[bytes] = []
     largest = limit  # what arrives at once is not cut
     with tempfile.TemporaryDirectory() as folder:
-        streamed = StreamedTransactions(Path(folder), limit)
+        streamed = StreamedTransactions(Path(folder), lambda lsn: None, limit)
         for begin in range(0, len(publisher.sent), at_once):
             part = publisher.sent[begin : begin + at_once]
             largest = max(largest, sum(map(len, part)))

@@ -106,3 +106,34 @@ def test_origin_none(publisher_db: Database, node: Node) -> None:
         wait_caught_up(publisher_db)
         wait_equal(publisher_db, "SELECT * FROM ts_origin WHERE id <> 2", node, "TABLE ts_origin")
     publisher_db.psql(f"SELECT pg_replication_origin_drop('{origin}')")
+
+
+@pytest.mark.parametrize("publisher", ["15", "16", NEWEST], indirect=True)
+def test_prepared_transactions(publisher_db: Database, node: Node) -> None:
+    """With two_phase = true they are visible here from COMMIT PREPARED on, not before.
+
+    two_phase becomes enabled when the tables are ready, as in PostgreSQL.
+    """
+    name = f"ts_prepared_{publisher_db.server.version}"
+    publisher_db.psql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1);"
+        f" CREATE PUBLICATION {name} FOR TABLE {name}"
+    )
+    with subscribed(node, publisher_db, name, name, "two_phase = true"):
+        state = f"SELECT subtwophasestate FROM pg_subscription WHERE subname = '{name}'"
+        wait_until(lambda: node.psql(state) == "e", 30, "two_phase to be enabled")
+        slot = f"SELECT two_phase AND active FROM pg_replication_slots WHERE slot_name = '{name}'"
+        wait_until(lambda: publisher_db.psql(slot) == "t", 30, "the slot to be enabled")
+        publisher_db.psql(f"""
+            BEGIN; INSERT INTO {name} VALUES (2); PREPARE TRANSACTION '{name}_kept';
+            BEGIN; INSERT INTO {name} VALUES (3); PREPARE TRANSACTION '{name}_undone';
+            INSERT INTO {name} VALUES (4);
+        """)
+        wait_equal(publisher_db, f"SELECT * FROM {name}", node)
+        assert node.psql(f"SELECT count(*) FROM {name}") == "2"
+        node.psql(f"ALTER SUBSCRIPTION {name} DISABLE")
+        publisher_db.psql(f"COMMIT PREPARED '{name}_kept'; ROLLBACK PREPARED '{name}_undone'")
+        node.psql(f"ALTER SUBSCRIPTION {name} ENABLE")
+        wait_until(lambda: publisher_db.psql(slot) == "t", 30, "the stream to begin again")
+        wait_equal(publisher_db, f"SELECT * FROM {name}", node)
+        assert node.psql(f"SELECT count(*) FROM {name}") == "3"

@@ -93,6 +93,27 @@ def stream_abort(xid: int, subxid: int, *, parallel: bool = False) -> bytes:
     return b"A" + struct.pack(">II", xid, subxid) + bytes(16 if parallel else 0)
 
 
+def begin_prepare(xid: int, prepare_lsn: int, end_lsn: int) -> bytes:
+    """Begin Prepare."""
+    return b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, 0, xid) + b"name\0"
+
+
+def prepare(xid: int, prepare_lsn: int, end_lsn: int, letter: bytes = b"P") -> bytes:
+    """Prepare (P), Stream Prepare (p) or Commit Prepared (K), which have the same fields."""
+    return letter + struct.pack(">BQQqI", 0, prepare_lsn, end_lsn, 0, xid) + b"name\0"
+
+
+def rollback_prepared(xid: int, prepare_end_lsn: int, end_lsn: int) -> bytes:
+    """Rollback Prepared."""
+    return b"r" + struct.pack(">BQQqqI", 0, prepare_end_lsn, end_lsn, 0, 0, xid) + b"name\0"
+
+
+def prepared(xid: int, prepare_lsn: int, *changes: bytes) -> list[bytes]:
+    """Begin Prepare, the changes, Prepare."""
+    end = prepare_lsn + 8
+    return [begin_prepare(xid, prepare_lsn, end), *changes, prepare(xid, prepare_lsn, end)]
+
+
 def framed(messages: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The messages in one buffer, and where each begins and ends."""
     parts = list(messages)

@@ -43,14 +43,19 @@ class Stream:
 
     @contextmanager
     def receiver(
-        self, log: StagingLog, applied: Callable[[], int] | None = None, **options: Any
+        self,
+        log: StagingLog,
+        applied: Callable[[], int] | None = None,
+        *,
+        enable_two_phase: bool = False,
+        **options: Any,
     ) -> Iterator[Receiver]:
         """A receiver that runs inside the block; by default everything staged counts as applied."""
         reader = applied if applied is not None else lambda: log.end_lsn
         receiver = Receiver(replace(self.options, **options), log, reader)
         # The walsender of the connection before may need a moment to leave the slot.
         wait_until(lambda: not self.slot("active"), 20, "the slot to be free")
-        receiver.start()
+        receiver.start(enable_two_phase=enable_two_phase)
         try:
             yield receiver
         finally:

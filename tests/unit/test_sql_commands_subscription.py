@@ -80,8 +80,6 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("create_tables, create_tables", "42601"),
         ("schema_changes = drop", "22023"),
         ("schema_changes", "22023"),
-        ("two_phase = true", "0A000"),
-        ("two_phase", "0A000"),
         ("binary = on", "0A000"),
         ("disable_on_error = 1", "0A000"),
         ("run_as_owner = true", "0A000"),

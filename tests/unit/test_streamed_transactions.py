@@ -24,6 +24,10 @@ WIDER = Relation(5, "s", "t", "d", (*TABLE.columns, Column("b", 25, -1, False)))
 DESCRIBED, DESCRIBED_WIDER = wire.describe(TABLE), wire.describe(WIDER)
 
 
+def ignore(_: int) -> None:
+    """Nobody waits for a position here."""
+
+
 def row(number: int) -> bytes:
     return wire.insert(5, [str(number)])
 
@@ -40,7 +44,7 @@ def give(streamed: StreamedTransactions, messages: Sequence[bytes]) -> list[list
 
 def whole(folder: Path, messages: Sequence[bytes], at_once: int = 1000) -> list[bytes]:
     """What is given on in all, when so many messages arrive at once; no spool may be left."""
-    streamed = StreamedTransactions(folder)
+    streamed = StreamedTransactions(folder, ignore)
     given: list[bytes] = []
     for begin in range(0, len(messages), at_once):
         for piece in give(streamed, messages[begin : begin + at_once]):
@@ -141,7 +145,7 @@ def test_an_origin_message_inside_a_block(tmp_path: Path) -> None:
 
 def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:
     """No piece is much larger than the limit, and what committed before is not held up by it."""
-    streamed = StreamedTransactions(tmp_path, limit=200)
+    streamed = StreamedTransactions(tmp_path, ignore, limit=200)
     for first in range(10):
         assert not give(streamed, wire.block(1, *[row(first)] * 10, first=first == 0))
     before = wire.transaction(16, DESCRIBED, row(1))
@@ -163,7 +167,7 @@ def test_small_transactions_come_together(tmp_path: Path) -> None:
         *wire.transaction(32, DESCRIBED, row(3)),
         wire.stream_commit(2, 48, 56),
     ]
-    assert len(give(StreamedTransactions(tmp_path), messages)) == 1
+    assert len(give(StreamedTransactions(tmp_path, ignore), messages)) == 1
 
 
 def test_the_definition_that_was_received_last_counts(tmp_path: Path) -> None:
@@ -209,11 +213,11 @@ def test_the_last_definition_may_be_a_streamed_one(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:
     """Spools do not outlive their connection: the publisher sends from the begin again."""
-    crashed = StreamedTransactions(tmp_path)
+    crashed = StreamedTransactions(tmp_path, ignore)
     give(crashed, wire.block(1, DESCRIBED, row(1), first=True))
     give(crashed, wire.block(2, row(2), first=True)[:2])
     assert len(list(tmp_path.glob(f"{FOLDER}/*"))) == 2
-    again = StreamedTransactions(tmp_path)
+    again = StreamedTransactions(tmp_path, ignore)
     again.forget()
     assert not (tmp_path / FOLDER).exists()
     messages = [*wire.block(1, DESCRIBED, row(1), first=True), wire.stream_commit(1, 16, 24)]
@@ -225,7 +229,7 @@ def test_no_room_for_a_spool(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1.spool").symlink_to("/dev/full")
     with pytest.raises(DiskFullError):
-        give(StreamedTransactions(tmp_path), wire.block(1, DESCRIBED, row(1), first=True))
+        give(StreamedTransactions(tmp_path, ignore), wire.block(1, DESCRIBED, row(1), first=True))
 
 
 class ClosingLog(StagingLog):
@@ -288,4 +292,4 @@ def test_the_end_of_the_stream_does_not_wait_for_a_large_transaction(tmp_path: P
 def test_wrong_streams_are_refused(tmp_path: Path, messages: list[bytes]) -> None:
     """Blocks that are not whole, unknown transactions and messages cut short are named."""
     with pytest.raises(ProtocolError):
-        give(StreamedTransactions(tmp_path), messages)
+        give(StreamedTransactions(tmp_path, ignore), messages)

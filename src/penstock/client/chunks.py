@@ -23,9 +23,14 @@ import numpy as np
 from penstock.pgoutput.compiled import Bytes, Ints
 from penstock.pgoutput.messages import (
     BEGIN,
+    BEGIN_PREPARE,
     COMMIT,
+    COMMIT_PREPARED,
+    PREPARE,
+    ROLLBACK_PREPARED,
     STREAM_ABORT,
     STREAM_COMMIT,
+    STREAM_PREPARE,
     STREAM_START,
     STREAM_STOP,
     commit_end_lsn,
@@ -38,8 +43,10 @@ small enough that decoding it needs some 100 MB."""
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Bytes that wait for staging before the receiver stops reading."""
 
-_BEGINNINGS = frozenset((BEGIN, STREAM_START))
-_LIMITS = _BEGINNINGS | {COMMIT, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT}
+_BEGINNINGS = frozenset((BEGIN, BEGIN_PREPARE, STREAM_START))
+_COMMITS = frozenset((COMMIT, COMMIT_PREPARED))
+_PREPARES = frozenset((PREPARE, STREAM_PREPARE, ROLLBACK_PREPARED))
+_LIMITS = _BEGINNINGS | _COMMITS | _PREPARES | {STREAM_STOP, STREAM_COMMIT, STREAM_ABORT}
 
 
 @dataclass
@@ -60,13 +67,15 @@ class ChunkBuilder:
     """Collects messages and cuts chunks; one thread.
 
     ``inside``: a transaction, or a block of one in progress, has begun and not ended.
-    ``committed_lsn``: the end of the last transaction that has ended, 0 before the first one.
+    ``committed_lsn``: the end of the last transaction that has committed, 0 before the first one.
+    ``prepared_lsn``: the end of the last PREPARE or ROLLBACK PREPARED, the same.
     """
 
     def __init__(self, limit: int = MAX_CHUNK) -> None:
         self._limit = limit
         self.inside = False
         self.committed_lsn = 0
+        self.prepared_lsn = 0
         self._chunk = Chunk()
         self._whole_bytes = 0
         self._whole_messages = 0
@@ -108,10 +117,12 @@ class ChunkBuilder:
         self.inside = letter in _BEGINNINGS
         if self.inside:
             return
-        if letter == COMMIT:
+        if letter in _COMMITS:
             self.committed_lsn = commit_end_lsn(frame, begin)
         elif letter == STREAM_COMMIT:  # the same fields, after an xid of four bytes
             self.committed_lsn = commit_end_lsn(frame, begin + 4)
+        elif letter in _PREPARES:
+            self.prepared_lsn = commit_end_lsn(frame, begin)
         self._whole_bytes = len(self._chunk.messages)
         self._whole_messages = len(self._chunk.ends)
 

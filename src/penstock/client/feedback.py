@@ -77,16 +77,20 @@ class Progress:
     """How far the stream is; positions are LSNs, 0 when not known.
 
     ``received`` is the publisher's position in the last frame, ``committed`` the end of the last
-    transaction that was received whole, ``inside`` whether one, or a block of one, is under way.
+    transaction that was received whole, ``prepared`` the end of the last PREPARE or ROLLBACK
+    PREPARED, which must be staged, too, but leaves nothing to apply, ``inside`` whether a
+    transaction, or a block of one, is under way.
     """
 
     received: int
     committed: int = 0
     inside: bool = False
+    prepared: int = 0
 
     def may_advance(self, staged: int) -> bool:
         """Whether nothing is under way up to ``received``, and staging does not say so yet."""
-        return not self.inside and self.committed <= staged < self.received
+        ended = max(self.committed, self.prepared)
+        return not self.inside and ended <= staged < self.received
 
     def positions(self, staged: int, applied: int) -> tuple[int, int, int]:
         """What to confirm as write, flush and apply.

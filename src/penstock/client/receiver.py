@@ -154,14 +154,15 @@ class Receiver:
         self._sent_at = self._advanced_at = self._received_at = 0.0
         self._asked = False
 
-    def start(self) -> None:
+    def start(self, *, enable_two_phase: bool = False) -> None:
         """Connect, check the start-up contract, begin to stream.
 
+        ``enable_two_phase``: from now on the slot sends transactions at their PREPARE, for good.
         Raises what client.connection and client.contract raise; ObjectInUseError (55006) while
         another connection has the slot.
         """
         try:
-            self._connection = self._open()
+            self._connection = self._open(enable_two_phase)
         except BaseException:
             self.state = ReceiverState.FAILED
             raise
@@ -205,7 +206,7 @@ class Receiver:
 
     # Starting.
 
-    def _open(self) -> pq.abc.PGconn:
+    def _open(self, enable_two_phase: bool) -> pq.abc.PGconn:
         options = self._options
         connection = open_publisher(
             options.conninfo,
@@ -233,6 +234,7 @@ class Receiver:
                 options.publications,
                 options.origin,
                 options.streaming,
+                enable_two_phase=enable_two_phase,
             )
         except BaseException:
             connection.finish()
@@ -334,6 +336,7 @@ class Receiver:
         progress = self._progress
         progress.received = max(progress.received, position)
         progress.committed = max(progress.committed, self._builder.committed_lsn)
+        progress.prepared = max(progress.prepared, self._builder.prepared_lsn)
         progress.inside = self._builder.inside
         self._times = (sent_us, time.time(), answer or self._times[2])
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transaction in progress on disk, until it is known whether it commits.
+"""A transaction's messages in a file, until it is known whether it commits.
 
-In:   its messages as they arrived, xids included, some at a time.
+In:   messages, some at a time.
 Out:  the same messages, in the same pieces, in order.
 
-    FOLDER/<xid>.spool     per piece: message count, bytes, sizes of the messages, the messages
-
-A spool is never synced and never outlives its connection: a transaction that was not staged is
-sent again by the publisher.
+The file holds for each piece: message count, bytes, sizes of the messages, the messages.  Nothing
+is synced here.
 """
 
 from __future__ import annotations
@@ -29,11 +27,20 @@ _SIZE = np.dtype("<u4")
 
 
 class Spool:
-    """One transaction's messages; ``bytes`` is their size without what the file adds."""
+    """One transaction's messages in one file, which exists from the first message on."""
 
-    def __init__(self, folder: Path, xid: int) -> None:
-        self.bytes = 0
-        self._path = folder / f"{xid}{SUFFIX}"
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self._path.exists()
+
+    @property
+    def bytes(self) -> int:
+        """The file's size, a little more than that of the messages."""
+        return self._path.stat().st_size if self.exists else 0
 
     def append(self, buffer: Bytes, offsets: Ints) -> None:
         """Add messages; message i is ``buffer[offsets[i]:offsets[i + 1]]``.
@@ -49,11 +56,10 @@ class Spool:
                 file.write(np.diff(offsets).astype(_SIZE).data)
                 file.write(buffer[offsets[0] : offsets[-1]].data)
         reach(Failpoint.STREAM_TRANSACTION_SPOOLED)
-        self.bytes += size
 
     def pieces(self) -> Iterator[tuple[Bytes, Ints]]:
         """What was added: a buffer and the n + 1 offsets of its messages, from 0."""
-        if not self.bytes:
+        if not self.exists:
             return
         with self._path.open("rb") as file:
             while head := file.read(_PIECE.size):

@@ -44,7 +44,7 @@ class Stager:
         self._staged = staged
         self._failed = failed
         self._decoder = Decoder()
-        self._streamed = StreamedTransactions(log.folder)
+        self._streamed = StreamedTransactions(log.folder, log.advance)
         self._thread = threading.Thread(target=self._run, name="stager", daemon=True)
 
     def start(self, after_lsn: int) -> None:
@@ -53,7 +53,7 @@ class Stager:
         What another connection, or a crash, has left of transactions in progress is removed: the
         publisher sends them again from their begin.
         """
-        self._streamed.forget()
+        self._streamed.forget(after_lsn)
         self._decoder = Decoder(after_lsn)
         self._thread.start()
 
@@ -75,10 +75,12 @@ class Stager:
         chunk = self._queue.take(self._linger)
         if chunk is None:
             return False
+        began = False
         for buffer, offsets in self._streamed.whole(*chunk.framed()):
-            self._log.append(self._decoder.feed(buffer, offsets))
-            if self._queue.closed:  # what is left of a large transaction comes again
+            if began and self._queue.closed:  # what is left of a large transaction comes again
                 return False
+            self._log.append(self._decoder.feed(buffer, offsets))
+            began = True
         return True
 
     def _linger(self) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions that arrive while they are in progress: spooled, and given on whole at their end.
+"""Transactions that arrive before they commit: spooled, and given on whole at their end.
 
 In:   messages as they arrive (protocols 2 to 4), transactions in progress among them.
 Out:  the messages of protocol 1 that a publisher without streaming would have sent: whole
@@ -12,6 +12,12 @@ At a subtransaction's abort its xid is noted, and its messages are left out when
 given on.  That holds for its Relation messages, too: a publisher that reports an abort describes
 every relation again before the transaction's next row (pgoutput_stream_abort in pgoutput.c).
 
+A prepared transaction (protocol 3) arrives at its PREPARE.  It is kept durably (prepared.py), and
+given on at COMMIT PREPARED in the same way:
+
+    b(3) I4 P   B C(32)   K(3, 40)          b(3) I4 P   r(3)
+    `- kept     given on  B I4 C            `- kept     removed
+
 The definition of a relation that was received last counts (``_Definitions``): a transaction that
 is given on late must not bring back an older one for the transactions behind it.
 
@@ -22,13 +28,14 @@ from __future__ import annotations
 
 import shutil
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from penstock.client.chunks import MAX_CHUNK
-from penstock.client.spool import Spool
+from penstock.client.prepared import PreparedTransactions
+from penstock.client.spool import SUFFIX, Spool
 from penstock.errors import ProtocolError
 from penstock.pgoutput import messages, scan
 from penstock.pgoutput.compiled import Bytes, Ints
@@ -44,6 +51,11 @@ _MARKS[
         messages.STREAM_STOP,
         messages.STREAM_COMMIT,
         messages.STREAM_ABORT,
+        messages.BEGIN_PREPARE,
+        messages.PREPARE,
+        messages.COMMIT_PREPARED,
+        messages.ROLLBACK_PREPARED,
+        messages.STREAM_PREPARE,
         messages.RELATION,
     ]
 ] = True
@@ -59,7 +71,7 @@ class _InProgress:
 
     def __init__(self, folder: Path, xid: int) -> None:
         self.xid = xid
-        self.spool = Spool(folder, xid)
+        self.spool = Spool(folder / f"{xid}{SUFFIX}")
         self.aborted = array("q")
         self.described: dict[tuple[int, int], tuple[int, bytes]] = {}
 
@@ -101,6 +113,14 @@ class _Definitions:
     def learn(self, message: bytes) -> None:
         """Note a Relation message that came outside of streams."""
         self._known[_relation_oid(message)] = (self.number(), message)
+
+    def all(self) -> list[bytes]:
+        """The Relation messages that describe what is known."""
+        return [message for _, message in self._known.values()]
+
+    def known(self, oids: set[int]) -> list[bytes]:
+        """The Relation messages of some relations, as far as they are known."""
+        return [self._known[oid][1] for oid in oids if oid in self._known]
 
     def merge(self, transaction: _InProgress) -> list[bytes]:
         """A streamed transaction commits: the Relation messages that must be repeated after it."""
@@ -156,17 +176,33 @@ class _Gathered:
 
 
 class StreamedTransactions:
-    """Turns one connection's messages into whole transactions; ``limit`` bytes for each piece."""
+    """Turns one connection's messages into whole transactions; ``limit`` bytes for each piece.
 
-    def __init__(self, staging_folder: Path, limit: int = MAX_CHUNK) -> None:
+    ``advance`` is called with an LSN up to which everything that was given on, and everything that
+    was prepared, is durable.
+    """
+
+    def __init__(
+        self, staging_folder: Path, advance: Callable[[int], None], limit: int = MAX_CHUNK
+    ) -> None:
         self._folder = staging_folder / FOLDER
+        self._advance = advance
         self._limit = limit
+        self._after_lsn = 0
+        self._prepared = PreparedTransactions(staging_folder)
+        self._preparing: Spool | None = None
         self._in_progress: dict[int, _InProgress] = {}
         self._current: _InProgress | None = None
         self._definitions = _Definitions()
 
-    def forget(self) -> None:
-        """Remove all that is in progress, also what another process has left."""
+    def forget(self, after_lsn: int = 0) -> None:
+        """Remove all that is in progress, also what another process has left.
+
+        What was prepared stays.  Commits before ``after_lsn`` are known already.
+        """
+        self._after_lsn = after_lsn
+        self._prepared.forget_open()
+        self._preparing = None
         self._in_progress = {}
         self._current = None
         if self._folder.exists():
@@ -183,7 +219,7 @@ class StreamedTransactions:
         for index in map(int, np.flatnonzero(_MARKS[buffer[offsets[:-1]]])):
             message = bytes(buffer[offsets[index] : offsets[index + 1]])
             if message[0] == messages.RELATION:
-                self._describe(message)
+                yield from self._describe(gathered, message)
                 continue
             yield from self._pass_on(gathered, buffer, offsets[done : index + 1])
             done = index + 1
@@ -199,15 +235,18 @@ class StreamedTransactions:
             return
         if self._current is not None:
             self._current.spool.append(buffer, offsets)
+        elif self._preparing is not None:
+            self._preparing.append(buffer, offsets)
         else:
             yield from gathered.add(buffer, offsets)
 
     def _mark(self, gathered: _Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
         kind = message[0]
-        if (self._current is not None) != (kind == messages.STREAM_STOP):
+        in_block = (self._current is not None, self._preparing is not None)
+        if in_block != (kind == messages.STREAM_STOP, kind == messages.PREPARE):
             raise ProtocolError(
                 "the publisher sent invalid replication messages",
-                detail="The blocks of streamed transactions are not whole.",
+                detail="The blocks of streamed or prepared transactions are not whole.",
             )
         if kind == messages.STREAM_START:
             self._start(*messages.parse_stream_start(message))
@@ -215,8 +254,18 @@ class StreamedTransactions:
             self._current = None
         elif kind == messages.STREAM_COMMIT:
             yield from self._commit(gathered, messages.parse_stream_commit(message))
-        else:
+        elif kind == messages.STREAM_ABORT:
             self._abort(*messages.parse_stream_abort(message))
+        elif kind == messages.BEGIN_PREPARE:
+            self._begin_prepare(messages.parse_begin_prepare(message))
+        elif kind == messages.COMMIT_PREPARED:
+            yield from self._commit_prepared(gathered, messages.parse_commit_prepared(message))
+        elif kind == messages.ROLLBACK_PREPARED:
+            yield from gathered.take()
+            self._rollback_prepared(*messages.parse_rollback_prepared(message))
+        else:
+            yield from gathered.take()
+            self._prepare(kind, *messages.parse_prepare(message))
 
     def _start(self, xid: int, first: bool) -> None:
         if first:
@@ -227,21 +276,30 @@ class StreamedTransactions:
         self._current = self._in_progress[xid]
 
     def _commit(
-        self, gathered: _Gathered, end: messages.StreamCommit
+        self, gathered: _Gathered, end: messages.LateCommit
     ) -> Iterator[tuple[Bytes, Ints]]:
         transaction = self._in_progress.get(end.xid)
         if transaction is None:
             raise _unknown(end.xid)
-        if not gathered.has_room(transaction.spool.bytes):
-            # Whole transactions are staged by themselves, not as part of an unfinished one.
-            yield from gathered.take()
-        yield from gathered.add_message(end.begin())
-        for buffer, offsets in transaction.messages():
-            yield from gathered.add(buffer, offsets)
-        yield from gathered.add_message(end.commit())
+        yield from self._give_on(gathered, end, transaction.spool.bytes, transaction.messages())
         for message in self._definitions.merge(transaction):
             yield from gathered.add_message(message)
         self._remove(end.xid)
+
+    def _give_on(
+        self,
+        gathered: _Gathered,
+        end: messages.LateCommit,
+        size: int,
+        pieces: Iterator[tuple[Bytes, Ints]],
+    ) -> Iterator[tuple[Bytes, Ints]]:
+        if not gathered.has_room(size):
+            # Whole transactions are staged by themselves, not as part of an unfinished one.
+            yield from gathered.take()
+        yield from gathered.add_message(end.begin())
+        for buffer, offsets in pieces:
+            yield from gathered.add(buffer, offsets)
+        yield from gathered.add_message(end.commit())
 
     def _abort(self, xid: int, subxid: int) -> None:
         if xid == subxid:
@@ -249,14 +307,61 @@ class StreamedTransactions:
         elif xid in self._in_progress:
             self._in_progress[xid].abort(subxid)
 
+    def _begin_prepare(self, xid: int) -> None:
+        self._preparing = self._prepared.begin(xid)
+        known = self._definitions.all()
+        if known:  # it may be given on to a decoder that does not know them
+            offsets = np.zeros(len(known) + 1, np.int64)
+            np.cumsum([len(message) for message in known], out=offsets[1:])
+            self._preparing.append(np.frombuffer(b"".join(known), np.uint8), offsets)
+
+    def _prepare(self, kind: int, xid: int, end_lsn: int) -> None:
+        """Keep a transaction; what was given on before has been staged."""
+        self._preparing = None
+        if kind == messages.STREAM_PREPARE:
+            transaction = self._in_progress.get(xid)
+            if transaction is None:
+                raise _unknown(xid)
+            spool = self._prepared.begin(xid)
+            for buffer, offsets in transaction.messages():
+                spool.append(buffer, offsets)
+            self._remove(xid)
+        self._prepared.keep(xid)
+        self._advance(end_lsn)
+
+    def _commit_prepared(
+        self, gathered: _Gathered, end: messages.LateCommit
+    ) -> Iterator[tuple[Bytes, Ints]]:
+        spool = self._prepared.get(end.xid)
+        if spool is None:
+            if end.commit_lsn < self._after_lsn:
+                return
+            raise _unknown(end.xid)
+        described: set[int] = set()
+        pieces = _noting_relations(spool.pieces(), described)
+        yield from self._give_on(gathered, end, spool.bytes, pieces)
+        for message in self._definitions.known(described):
+            yield from gathered.add_message(message)
+        yield from gathered.take()  # the publisher does not send it again: first it is staged
+        spool.remove()
+
+    def _rollback_prepared(self, xid: int, end_lsn: int) -> None:
+        """Drop a prepared transaction; what was given on before has been staged."""
+        spool = self._prepared.get(xid)
+        if spool is not None:
+            spool.remove()
+        self._advance(end_lsn)
+
     def _remove(self, xid: int) -> None:
         transaction = self._in_progress.pop(xid, None)
         if transaction is not None:
             transaction.spool.remove()
 
-    def _describe(self, message: bytes) -> None:
+    def _describe(self, gathered: _Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
         if self._current is None:
             self._definitions.learn(message)
+            if self._preparing is not None:  # it holds for others before that one is given on
+                yield from gathered.add_message(message)
             return
         if len(message) < 1 + XID_SIZE:
             raise ProtocolError("invalid Relation message")
@@ -264,6 +369,16 @@ class StreamedTransactions:
         plain = message[:1] + message[1 + XID_SIZE :]
         described = (self._definitions.number(), plain)
         self._current.described[subxid, _relation_oid(plain)] = described
+
+
+def _noting_relations(
+    pieces: Iterator[tuple[Bytes, Ints]], oids: set[int]
+) -> Iterator[tuple[Bytes, Ints]]:
+    """The same pieces; the relations that are described in them are added to ``oids``."""
+    for buffer, offsets in pieces:
+        for index in np.flatnonzero(buffer[offsets[:-1]] == messages.RELATION):
+            oids.add(_relation_oid(bytes(buffer[offsets[index] : offsets[index + 1]])))
+        yield buffer, offsets
 
 
 def _relation_oid(message: bytes) -> int:

@@ -32,11 +32,14 @@ def start_replication(
     publications: Sequence[str],
     origin: str = "any",
     streaming: str = "off",
+    *,
+    enable_two_phase: bool = False,
 ) -> None:
     """Enter copy mode; the connection does not block from then on.
 
     ``streaming`` is off, on or parallel; publishers before 16 do not know parallel and get on, and
-    they do not know ``origin`` (as in worker.c, set_stream_options).
+    they do not know ``origin`` (as in worker.c, set_stream_options).  ``enable_two_phase``
+    makes the slot send transactions at their PREPARE, for good.
 
     SlotError when the slot cannot be used, ObjectInUseError while another connection has it.
     """
@@ -45,6 +48,8 @@ def start_replication(
     options = [f"proto_version '{protocol}'"]
     if streaming != "off":
         options.append(f"streaming '{streaming if version >= 160000 else 'on'}'")
+    if enable_two_phase:
+        options.append("two_phase 'on'")
     if version >= 160000:
         options.append(f"origin '{origin}'")
     # The replication grammar knows only doubled quotes inside a string.

@@ -152,6 +152,15 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
     return found
 
 
+def two_phase_enabled(conn: ControlConnection, subid: int) -> None:
+    """Note that a subscription's slot sends prepared transactions (UpdateTwoPhaseState)."""
+    conn.execute(
+        "UPDATE pg_subscription SET subtwophasestate = 'e'"
+        " WHERE oid = %s::oid AND subtwophasestate = 'p'",
+        [subid],
+    )
+
+
 @dataclass(frozen=True)
 class SubscriptionRelation:
     """A row of pg_subscription_rel; ``lsn`` is None where srsublsn is null."""

@@ -16,6 +16,7 @@ from penstock.errors import ProtocolError
 
 BEGIN, COMMIT, ORIGIN, RELATION, TYPE, MESSAGE = (ord(letter) for letter in "BCORYM")
 INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "IUDT")
+BEGIN_PREPARE, PREPARE, COMMIT_PREPARED, ROLLBACK_PREPARED, STREAM_PREPARE = map(ord, "bPKrp")
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = (ord(letter) for letter in "SEcA")
 
 NEW_TUPLE, KEY_TUPLE, OLD_TUPLE = (ord(letter) for letter in "NKO")
@@ -32,12 +33,15 @@ _COMMIT = struct.Struct(">cBQQq")
 _STREAM_START = struct.Struct(">xIB")
 _STREAM_COMMIT = struct.Struct(">xIBQQq")
 _STREAM_ABORT = struct.Struct(">xII")
+_BEGIN_PREPARE = struct.Struct(">xQQqI")
+_PREPARE = struct.Struct(">xBQQqI")
+_ROLLBACK_PREPARED = struct.Struct(">xBQQqqI")
 _ABORT_SIZES = (9, 25)
 """Bytes of a Stream Abort; with ``streaming 'parallel'`` the abort's LSN and time follow."""
 
 
-class StreamCommit(NamedTuple):
-    """The end of a streamed transaction; ``time`` in microseconds since 2000-01-01."""
+class LateCommit(NamedTuple):
+    """The end of a streamed or prepared transaction; ``time`` in microseconds since 2000-01-01."""
 
     xid: int
     flags: int
@@ -86,9 +90,32 @@ def parse_stream_start(message: bytes) -> tuple[int, bool]:
     return xid, bool(first)
 
 
-def parse_stream_commit(message: bytes) -> StreamCommit:
+def parse_stream_commit(message: bytes) -> LateCommit:
     """Read a Stream Commit message (``c``)."""
-    return StreamCommit(*_unpack(_STREAM_COMMIT, message, "Stream Commit"))
+    return LateCommit(*_unpack(_STREAM_COMMIT, message, "Stream Commit"))
+
+
+def parse_begin_prepare(message: bytes) -> int:
+    """The xid in a Begin Prepare message (``b``)."""
+    return int(_unpack_named(_BEGIN_PREPARE, message, "Begin Prepare")[3])
+
+
+def parse_prepare(message: bytes) -> tuple[int, int]:
+    """The xid and the end LSN in a Prepare or Stream Prepare message (``P``, ``p``)."""
+    _, _, end_lsn, _, xid = _unpack_named(_PREPARE, message, "Prepare")
+    return xid, end_lsn
+
+
+def parse_commit_prepared(message: bytes) -> LateCommit:
+    """Read a Commit Prepared message (``K``)."""
+    flags, commit_lsn, end_lsn, time, xid = _unpack_named(_PREPARE, message, "Commit Prepared")
+    return LateCommit(xid, flags, commit_lsn, end_lsn, time)
+
+
+def parse_rollback_prepared(message: bytes) -> tuple[int, int]:
+    """The xid and the end LSN of the rollback in a Rollback Prepared message (``r``)."""
+    fields = _unpack_named(_ROLLBACK_PREPARED, message, "Rollback Prepared")
+    return fields[5], fields[2]
 
 
 def parse_stream_abort(message: bytes) -> tuple[int, int]:
@@ -106,8 +133,18 @@ def _unpack(form: struct.Struct, message: bytes, name: str) -> tuple[Any, ...]:
         raise ProtocolError(f"invalid {name} message") from error
 
 
+def _unpack_named(form: struct.Struct, message: bytes, name: str) -> tuple[Any, ...]:
+    """The fields in front of a transaction's name, which ends the message."""
+    if message.find(b"\0", form.size) != len(message) - 1:
+        raise ProtocolError(f"invalid {name} message")
+    return form.unpack_from(message)
+
+
 def commit_end_lsn(message: bytes | memoryview, at: int = 0) -> int:
-    """The end LSN in a Commit message that starts at ``at``; ProtocolError when it is cut off."""
+    """The end LSN in a Commit message that starts at ``at``; ProtocolError when it is cut off.
+
+    It has the same place in Prepare, Stream Prepare, Commit Prepared and Rollback Prepared.
+    """
     try:
         return int(_COMMIT_END.unpack_from(message, at + 2)[1])
     except struct.error as error:

@@ -56,7 +56,6 @@ _NOT_HONOURED = {
     "disable_on_error": True,
     "retain_dead_tuples": True,
     "run_as_owner": True,
-    "two_phase": True,
 }
 """Options that the workers do not honour yet, with the value that is refused."""
 

@@ -32,6 +32,7 @@ from penstock.control.catalog import (
     SubscriptionRelation,
     origin_progress,
     subscription_relations,
+    two_phase_enabled,
 )
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import NEEDS_COPY, TableState
@@ -138,12 +139,18 @@ class Attempt:
         with connect(self._context.control, application_name=name) as connection:
             self._applied = origin_progress(connection, self._subscription.origin_name)
             applier = Applier(self._context, self._subscription, connection)
-            self._receiver.start()
+            enable_two_phase = self._may_enable_two_phase(connection)
+            self._receiver.start(enable_two_phase=enable_two_phase)
             try:
                 backoff.reset()
                 forget_error(connection, self._subscription.oid)
+                if enable_two_phase:
+                    two_phase_enabled(connection, self._subscription.oid)
                 while not self._stopping.is_set():
                     self._receiver.check()
+                    if not enable_two_phase and self._may_enable_two_phase(connection):
+                        log.info('the stream of "%s" begins again to enable two_phase', name)
+                        return
                     if not self._round(connection, applier):
                         pause = LOOK_AGAIN if self._sync is None else SYNC_LOOK_AGAIN
                         self._staging.wait(self._applied, pause)
@@ -169,6 +176,13 @@ class Attempt:
         )
         sync = self._sync
         return [apply] if sync is None else [apply, *sync.reports()]
+
+    def _may_enable_two_phase(self, connection: ControlConnection) -> bool:
+        """Whether two_phase is pending and every table is ready, as in PostgreSQL (worker.c)."""
+        if self._subscription.two_phase != "p":
+            return False
+        states = subscription_relations(connection, self._subscription.oid)
+        return bool(states) and all(table.state is TableState.READY for table in states)
 
     def _round(self, connection: ControlConnection, applier: Applier) -> bool:
         """Do what there is to do; whether anything was."""
