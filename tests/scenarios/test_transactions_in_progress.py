@@ -137,3 +137,27 @@ def test_prepared_transactions(publisher_db: Database, node: Node) -> None:
         wait_until(lambda: publisher_db.psql(slot) == "t", 30, "the stream to begin again")
         wait_equal(publisher_db, f"SELECT * FROM {name}", node)
         assert node.psql(f"SELECT count(*) FROM {name}") == "3"
+
+
+def test_two_phase_is_disabled_while_a_transaction_is_prepared(
+    publisher_db: Database, node: Node
+) -> None:
+    """The publisher then sends it whole at COMMIT PREPARED, and it is applied once."""
+    publisher_db.psql(
+        "CREATE TABLE ts_off (id int PRIMARY KEY); CREATE PUBLICATION ts_off FOR TABLE ts_off"
+    )
+    with subscribed(node, publisher_db, "ts_off", "ts_off", "two_phase = true"):
+        state = "SELECT subtwophasestate FROM pg_subscription WHERE subname = 'ts_off'"
+        wait_until(lambda: node.psql(state) == "e", 30, "two_phase to be enabled")
+        publisher_db.psql("BEGIN; INSERT INTO ts_off VALUES (1); PREPARE TRANSACTION 'ts_off'")
+        publisher_db.psql("INSERT INTO ts_off VALUES (2)")
+        wait_equal(publisher_db, "SELECT * FROM ts_off", node)
+        node.psql("ALTER SUBSCRIPTION ts_off DISABLE")
+        active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'ts_off'"
+        wait_until(lambda: publisher_db.psql(active) == "f", 30, "the slot to be free")
+        node.psql("ALTER SUBSCRIPTION ts_off SET (two_phase = false)")
+        publisher_db.psql("COMMIT PREPARED 'ts_off'; INSERT INTO ts_off VALUES (3)")
+        node.psql("ALTER SUBSCRIPTION ts_off ENABLE")
+        wait_until(lambda: publisher_db.psql(active) == "t", 30, "the stream to begin again")
+        wait_equal(publisher_db, "SELECT * FROM ts_off", node)
+        assert node.psql("SELECT count(*) FROM ts_off") == "3"
