@@ -18,8 +18,8 @@ given on at COMMIT PREPARED in the same way:
     b(3) I4 P   B C(32)   K(3, 40)          b(3) I4 P   r(3)
     `- kept     given on  B I4 C            `- kept     removed
 
-The definition of a relation that was received last counts (``_Definitions``): a transaction that
-is given on late must not bring back an older one for the transactions behind it.
+The definition of a relation that was received last counts (described.py): a transaction that is
+given on late must not bring back an older one for the transactions behind it.
 
 One thread; memory is bounded by MAX_CHUNK, whatever is in progress.
 """
@@ -34,6 +34,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.client.chunks import MAX_CHUNK
+from penstock.client.described import Described, DescribedRelations, relation_oid
+from penstock.client.gathered import Gathered
 from penstock.client.prepared import PreparedTransactions
 from penstock.client.spool import SUFFIX, Spool
 from penstock.errors import ProtocolError
@@ -73,7 +75,7 @@ class _InProgress:
         self.xid = xid
         self.spool = Spool(folder / f"{xid}{SUFFIX}")
         self.aborted = array("q")
-        self.described: dict[tuple[int, int], tuple[int, bytes]] = {}
+        self.described: dict[tuple[int, int], Described] = {}
 
     def abort(self, subxid: int) -> None:
         self.aborted.append(subxid)
@@ -91,88 +93,6 @@ class _InProgress:
                     where=f"transaction {self.xid}, streamed while in progress",
                 )
             yield stripped, kept
-
-
-class _Definitions:
-    """Which definition of each relation the decoder has, and when it was received.
-
-    A publisher counts a relation as described when it has described it outside of streams, or when
-    the streamed transaction commits in which it did, unless the definition has changed since
-    (cleanup_rel_sync_cache in pgoutput.c).
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, bytes]] = {}
-        self._received = 0
-
-    def number(self) -> int:
-        """A number for a definition that has just arrived."""
-        self._received += 1
-        return self._received
-
-    def learn(self, message: bytes) -> None:
-        """Note a Relation message that came outside of streams."""
-        self._known[_relation_oid(message)] = (self.number(), message)
-
-    def all(self) -> list[bytes]:
-        """The Relation messages that describe what is known."""
-        return [message for _, message in self._known.values()]
-
-    def known(self, oids: set[int]) -> list[bytes]:
-        """The Relation messages of some relations, as far as they are known."""
-        return [self._known[oid][1] for oid in oids if oid in self._known]
-
-    def merge(self, transaction: _InProgress) -> list[bytes]:
-        """A streamed transaction commits: the Relation messages that must be repeated after it."""
-        newest: dict[int, tuple[int, bytes]] = {}
-        for (_, oid), described in transaction.described.items():
-            newest[oid] = max(described, newest.get(oid, described))
-        repeated = []
-        for oid, described in newest.items():
-            known = self._known.setdefault(oid, described)
-            if known[0] <= described[0]:
-                self._known[oid] = described
-            elif known[1] != described[1]:
-                repeated.append(known[1])
-        return repeated
-
-
-class _Gathered:
-    """Messages for the decoder, gathered up to about ``limit`` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._pieces: list[Bytes] = []
-        self._sizes: list[Ints] = []
-        self._bytes = 0
-
-    def has_room(self, size: int) -> bool:
-        return not self._bytes or self._bytes + size <= self._limit
-
-    def add(self, buffer: Bytes, offsets: Ints) -> Iterator[tuple[Bytes, Ints]]:
-        """Add a piece, after what is there has been given on if there is no room for both."""
-        if not self.has_room(int(offsets[-1] - offsets[0])):
-            yield from self.take()
-        if len(offsets) > 1:
-            self._pieces.append(buffer[offsets[0] : offsets[-1]])
-            self._sizes.append(np.diff(offsets))
-            self._bytes += len(self._pieces[-1])
-
-    def add_message(self, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
-        return self.add(
-            np.frombuffer(bytearray(message), np.uint8), np.array([0, len(message)], np.int64)
-        )
-
-    def take(self) -> Iterator[tuple[Bytes, Ints]]:
-        """What is there, as one buffer and its offsets; nothing when there is nothing."""
-        if not self._pieces:
-            return
-        one = len(self._pieces) == 1
-        buffer = self._pieces[0] if one else np.concatenate(self._pieces)
-        offsets = np.zeros(sum(map(len, self._sizes)) + 1, np.int64)
-        np.cumsum(np.concatenate(self._sizes), out=offsets[1:])
-        self._pieces, self._sizes, self._bytes = [], [], 0
-        yield buffer, offsets
 
 
 class StreamedTransactions:
@@ -193,7 +113,7 @@ class StreamedTransactions:
         self._preparing: Spool | None = None
         self._in_progress: dict[int, _InProgress] = {}
         self._current: _InProgress | None = None
-        self._definitions = _Definitions()
+        self._relations = DescribedRelations()
 
     def forget(self, after_lsn: int = 0) -> None:
         """Remove all that is in progress, also what another process has left.
@@ -214,7 +134,7 @@ class StreamedTransactions:
         Message i is ``buffer[offsets[i]:offsets[i + 1]]``.  ProtocolError when the messages do not
         follow the protocol, DiskFullError when there is no room for a spool.
         """
-        gathered = _Gathered(self._limit)
+        gathered = Gathered(self._limit)
         done = 0
         for index in map(int, np.flatnonzero(_MARKS[buffer[offsets[:-1]]])):
             message = bytes(buffer[offsets[index] : offsets[index + 1]])
@@ -228,7 +148,7 @@ class StreamedTransactions:
         yield from gathered.take()
 
     def _pass_on(
-        self, gathered: _Gathered, buffer: Bytes, offsets: Ints
+        self, gathered: Gathered, buffer: Bytes, offsets: Ints
     ) -> Iterator[tuple[Bytes, Ints]]:
         """Messages between two marks: into the spool of the open block, or given on."""
         if len(offsets) < 2:
@@ -240,7 +160,7 @@ class StreamedTransactions:
         else:
             yield from gathered.add(buffer, offsets)
 
-    def _mark(self, gathered: _Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
+    def _mark(self, gathered: Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
         kind = message[0]
         in_block = (self._current is not None, self._preparing is not None)
         if in_block != (kind == messages.STREAM_STOP, kind == messages.PREPARE):
@@ -275,20 +195,18 @@ class StreamedTransactions:
             raise _unknown(xid)
         self._current = self._in_progress[xid]
 
-    def _commit(
-        self, gathered: _Gathered, end: messages.LateCommit
-    ) -> Iterator[tuple[Bytes, Ints]]:
+    def _commit(self, gathered: Gathered, end: messages.LateCommit) -> Iterator[tuple[Bytes, Ints]]:
         transaction = self._in_progress.get(end.xid)
         if transaction is None:
             raise _unknown(end.xid)
         yield from self._give_on(gathered, end, transaction.spool.bytes, transaction.messages())
-        for message in self._definitions.merge(transaction):
+        for message in self._relations.merge(transaction.described):
             yield from gathered.add_message(message)
         self._remove(end.xid)
 
     def _give_on(
         self,
-        gathered: _Gathered,
+        gathered: Gathered,
         end: messages.LateCommit,
         size: int,
         pieces: Iterator[tuple[Bytes, Ints]],
@@ -309,7 +227,7 @@ class StreamedTransactions:
 
     def _begin_prepare(self, xid: int) -> None:
         self._preparing = self._prepared.begin(xid)
-        known = self._definitions.all()
+        known = self._relations.all()
         if known:  # it may be given on to a decoder that does not know them
             offsets = np.zeros(len(known) + 1, np.int64)
             np.cumsum([len(message) for message in known], out=offsets[1:])
@@ -330,7 +248,7 @@ class StreamedTransactions:
         self._advance(end_lsn)
 
     def _commit_prepared(
-        self, gathered: _Gathered, end: messages.LateCommit
+        self, gathered: Gathered, end: messages.LateCommit
     ) -> Iterator[tuple[Bytes, Ints]]:
         spool = self._prepared.get(end.xid)
         if spool is None:
@@ -340,7 +258,7 @@ class StreamedTransactions:
         described: set[int] = set()
         pieces = _noting_relations(spool.pieces(), described)
         yield from self._give_on(gathered, end, spool.bytes, pieces)
-        for message in self._definitions.known(described):
+        for message in self._relations.known(described):
             yield from gathered.add_message(message)
         yield from gathered.take()  # the publisher does not send it again: first it is staged
         spool.remove()
@@ -357,9 +275,9 @@ class StreamedTransactions:
         if transaction is not None:
             transaction.spool.remove()
 
-    def _describe(self, gathered: _Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
+    def _describe(self, gathered: Gathered, message: bytes) -> Iterator[tuple[Bytes, Ints]]:
         if self._current is None:
-            self._definitions.learn(message)
+            self._relations.learn(message)
             if self._preparing is not None:  # it holds for others before that one is given on
                 yield from gathered.add_message(message)
             return
@@ -367,8 +285,8 @@ class StreamedTransactions:
             raise ProtocolError("invalid Relation message")
         subxid = int.from_bytes(message[1 : 1 + XID_SIZE])
         plain = message[:1] + message[1 + XID_SIZE :]
-        described = (self._definitions.number(), plain)
-        self._current.described[subxid, _relation_oid(plain)] = described
+        described = (self._relations.number(), plain)
+        self._current.described[subxid, relation_oid(plain)] = described
 
 
 def _noting_relations(
@@ -377,12 +295,8 @@ def _noting_relations(
     """The same pieces; the relations that are described in them are added to ``oids``."""
     for buffer, offsets in pieces:
         for index in np.flatnonzero(buffer[offsets[:-1]] == messages.RELATION):
-            oids.add(_relation_oid(bytes(buffer[offsets[index] : offsets[index + 1]])))
+            oids.add(relation_oid(bytes(buffer[offsets[index] : offsets[index + 1]])))
         yield buffer, offsets
-
-
-def _relation_oid(message: bytes) -> int:
-    return int.from_bytes(message[1:5])
 
 
 def _unknown(xid: int) -> ProtocolError:
