@@ -22,6 +22,7 @@ class Failpoint(StrEnum):
     COPY_DELTA_COMMITTED = "copy_delta_committed"  # K5
     COPY_TABLE_FINISHED = "copy_table_finished"  # K6, K8
     STREAM_BYTES_RECEIVED = "stream_bytes_received"  # K9
+    STREAM_TRANSACTION_SPOOLED = "stream_transaction_spooled"  # K9, while it is in progress
     STAGING_SEGMENT_WRITTEN = "staging_segment_written"  # K10
     STAGING_SEGMENT_SYNCED = "staging_segment_synced"  # K11
     STAGING_SEGMENT_REGISTERED = "staging_segment_registered"  # K12

@@ -101,11 +101,15 @@ def select(database: Database, table: str) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+@pytest.mark.parametrize("streaming", ["off", "on"])
 @VERSIONS
-def test_what_is_staged_is_what_the_publisher_holds(stream: Stream) -> None:
-    """Every operation, type, identity and TOAST case gives the publisher's rows."""
+def test_what_is_staged_is_what_the_publisher_holds(stream: Stream, streaming: str) -> None:
+    """Every operation, type, identity and TOAST case gives the publisher's rows.
+
+    It does so, too, when the larger transactions come while they are in progress.
+    """
     log = StagingLog(stream.folder)
-    with stream.receiver(log) as receiver:
+    with stream.receiver(log, conninfo=stream.eager(), streaming=streaming) as receiver:
         stream.database.psql(CHANGES)
         stream.await_staged(log, receiver)
     replay = Replay().apply(log.segments())

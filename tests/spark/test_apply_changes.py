@@ -298,6 +298,11 @@ def test_columns_match_by_name(spark_worker: SparkSession, tmp_path: Path) -> No
         (1, "by hand", 7, "70"),
         (3, "by default", 3, None),
     ]
+    table = apply([insert(id=4, n=4), update({"id": 4, "n": 5, "b c": 6})], table)
+    rows = read(spark_worker, table).where("id = 4").toArrow().to_pylist()
+    assert [(each["extra"], int(each["n"]), each["b c"]) for each in rows] == [
+        ("by default", 5, "6")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,49 @@ def transaction(commit_lsn: int, *changes: bytes, end_lsn: int | None = None) ->
     return [begin(commit_lsn), *changes, commit(commit_lsn, end)]
 
 
+def streamed(message: bytes, xid: int) -> bytes:
+    """A message as it comes inside a stream block: its subtransaction follows the letter."""
+    return message[:1] + struct.pack(">I", xid) + message[1:]
+
+
+def block(xid: int, *changes: bytes | tuple[int, bytes], first: bool = False) -> list[bytes]:
+    """Stream Start, the changes, Stream Stop; a change may come with its subtransaction's xid."""
+    pairs = [(xid, change) if isinstance(change, bytes) else change for change in changes]
+    start = b"S" + struct.pack(">IB", xid, first)
+    return [start, *(streamed(change, subxid) for subxid, change in pairs), b"E"]
+
+
+def stream_commit(xid: int, commit_lsn: int, end_lsn: int, time_us: int = 0) -> bytes:
+    """Stream Commit."""
+    return b"c" + struct.pack(">IBQQq", xid, 0, commit_lsn, end_lsn, time_us)
+
+
+def stream_abort(xid: int, subxid: int, *, parallel: bool = False) -> bytes:
+    """Stream Abort, with LSN and time as a parallel stream has it, or without."""
+    return b"A" + struct.pack(">II", xid, subxid) + bytes(16 if parallel else 0)
+
+
+def begin_prepare(xid: int, prepare_lsn: int, end_lsn: int) -> bytes:
+    """Begin Prepare."""
+    return b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, 0, xid) + b"name\0"
+
+
+def prepare(xid: int, prepare_lsn: int, end_lsn: int, letter: bytes = b"P") -> bytes:
+    """Prepare (P), Stream Prepare (p) or Commit Prepared (K), which have the same fields."""
+    return letter + struct.pack(">BQQqI", 0, prepare_lsn, end_lsn, 0, xid) + b"name\0"
+
+
+def rollback_prepared(xid: int, prepare_end_lsn: int, end_lsn: int) -> bytes:
+    """Rollback Prepared."""
+    return b"r" + struct.pack(">BQQqqI", 0, prepare_end_lsn, end_lsn, 0, 0, xid) + b"name\0"
+
+
+def prepared(xid: int, prepare_lsn: int, *changes: bytes) -> list[bytes]:
+    """Begin Prepare, the changes, Prepare."""
+    end = prepare_lsn + 8
+    return [begin_prepare(xid, prepare_lsn, end), *changes, prepare(xid, prepare_lsn, end)]
+
+
 def framed(messages: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The messages in one buffer, and where each begins and ends."""
     parts = list(messages)

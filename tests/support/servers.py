@@ -38,6 +38,7 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "max_wal_senders": "40",
         "max_replication_slots": "40",
         "max_connections": "200",
+        "max_prepared_transactions": "20",
         "max_worker_processes": "24",
         "max_logical_replication_workers": "12",
         "max_sync_workers_per_subscription": "2",

@@ -43,18 +43,43 @@ class Stream:
 
     @contextmanager
     def receiver(
-        self, log: StagingLog, applied: Callable[[], int] | None = None, **options: Any
+        self,
+        log: StagingLog,
+        applied: Callable[[], int] | None = None,
+        *,
+        enable_two_phase: bool = False,
+        **options: Any,
     ) -> Iterator[Receiver]:
         """A receiver that runs inside the block; by default everything staged counts as applied."""
         reader = applied if applied is not None else lambda: log.end_lsn
         receiver = Receiver(replace(self.options, **options), log, reader)
         # The walsender of the connection before may need a moment to leave the slot.
         wait_until(lambda: not self.slot("active"), 20, "the slot to be free")
-        receiver.start()
+        receiver.start(enable_two_phase=enable_two_phase)
         try:
             yield receiver
         finally:
             receiver.stop()
+
+    def eager(self, *settings: str) -> str:
+        """A connection string for which the publisher streams transactions of more than 64 kB.
+
+        ``settings`` are more settings of the publisher's session, as NAME=VALUE.
+        """
+        options = " ".join(f"-c {each}" for each in ("logical_decoding_work_mem=64kB", *settings))
+        return f"{self.database.conninfo} options='{options}'"
+
+    def await_streamed(self, transactions: int = 1) -> None:
+        """Wait until the publisher's statistics say that so many transactions were streamed."""
+        query = (
+            "SELECT stream_txns FROM pg_stat_replication_slots"
+            f" WHERE slot_name = '{self.options.slot}'"
+        )
+        wait_until(
+            lambda: int(self.database.psql(query) or 0) >= transactions,
+            30,
+            "the publisher to have streamed transactions in progress",
+        )
 
     def slot(self, column: str) -> Any:
         """A column of the slot's row in pg_replication_slots."""

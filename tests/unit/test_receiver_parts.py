@@ -74,6 +74,24 @@ def test_a_short_commit_is_a_protocol_error() -> None:
         build(ChunkBuilder(), b"C\0\0")
 
 
+def test_chunks_are_cut_at_the_ends_of_stream_blocks() -> None:
+    """Whole blocks of a transaction in progress are handed on; its end is its Stream Commit's."""
+    builder = ChunkBuilder()
+    first, second = wire.block(7, ROW, ROW, first=True), wire.block(7, ROW)
+    build(builder, *first, *second[:2])
+    assert (builder.inside, builder.committed_lsn) == (True, 0)
+    assert content(builder.cut()) == first
+    assert builder.cut() is None
+    build(builder, *second[2:])
+    assert (builder.inside, builder.committed_lsn) == (False, 0)
+    ends = [wire.stream_abort(7, 8), wire.stream_commit(7, 16, 24), wire.stream_abort(9, 9)]
+    build(builder, *ends)
+    assert (builder.inside, builder.committed_lsn) == (False, 24)
+    assert content(builder.cut()) == [*second, *ends]
+    with pytest.raises(ProtocolError):
+        build(builder, ends[1][:10])
+
+
 def one(message: bytes) -> Chunk:
     builder = ChunkBuilder()
     build(builder, *wire.transaction(8, message))

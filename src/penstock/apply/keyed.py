@@ -201,7 +201,7 @@ class KeyedSource:
             start += rows.num_rows
             if len(inside):
                 taken = rows.take(pa.array(inside))
-                pieces += self._mappings[relation].values(taken, "new", [name])
+                pieces.append(self._mappings[relation].given(taken, name))
         return pa.concat_arrays(pieces)
 
 

@@ -109,6 +109,16 @@ class RowMapping:
             return np.zeros(rows.num_rows, np.uint8)
         return np.asarray(mask.to_numpy(zero_copy_only=False), np.uint8)
 
+    def given(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        """What these new rows say of a column; inserts give one that is not published its default.
+
+        ``absent`` says which changes may be asked.
+        """
+        column, sent = next(pair for pair in self.pairs if pair[0].name == name)
+        if sent is None:
+            return self._default(column, pa.repeat(True, rows.num_rows))
+        return self.values(rows, "new", [name])[0]
+
     def in_old_row(self, sent: Column) -> bool:
         """Whether the old row has this column's value when the new row leaves it out."""
         return sent.key or self.relation.identity == "f"

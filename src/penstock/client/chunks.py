@@ -2,8 +2,9 @@
 """Messages on their way from the connection to staging: cut at commits, bounded in size.
 
 In:   pgoutput messages, one at a time, from the receiving thread.
-Out:  chunks of whole transactions for the staging thread; a transaction larger than MAX_CHUNK
-      comes as several chunks, of which only the last ends with its Commit.
+Out:  chunks of whole transactions and whole blocks of transactions in progress (Stream Start to
+      Stream Stop) for the staging thread; what is larger than MAX_CHUNK comes as several chunks,
+      of which only the last ends with its Commit or Stream Stop.
 
 The queue has a limit in bytes.  It never refuses a chunk: the receiving thread stops reading
 while the queue is ``full``, so it holds at most the limit and what libpq had read already.
@@ -20,7 +21,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.pgoutput.compiled import Bytes, Ints
-from penstock.pgoutput.messages import BEGIN, COMMIT, commit_end_lsn
+from penstock.pgoutput.messages import (
+    BEGIN,
+    BEGIN_PREPARE,
+    COMMIT,
+    COMMIT_PREPARED,
+    PREPARE,
+    ROLLBACK_PREPARED,
+    STREAM_ABORT,
+    STREAM_COMMIT,
+    STREAM_PREPARE,
+    STREAM_START,
+    STREAM_STOP,
+    commit_end_lsn,
+)
 
 MAX_CHUNK = 32 * 1024 * 1024
 """Bytes.  Some 300,000 rows: large enough that the cost of a segment is nothing beside them,
@@ -28,6 +42,11 @@ small enough that decoding it needs some 100 MB."""
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Bytes that wait for staging before the receiver stops reading."""
+
+_BEGINNINGS = frozenset((BEGIN, BEGIN_PREPARE, STREAM_START))
+_COMMITS = frozenset((COMMIT, COMMIT_PREPARED))
+_PREPARES = frozenset((PREPARE, STREAM_PREPARE, ROLLBACK_PREPARED))
+_LIMITS = _BEGINNINGS | _COMMITS | _PREPARES | {STREAM_STOP, STREAM_COMMIT, STREAM_ABORT}
 
 
 @dataclass
@@ -47,31 +66,27 @@ class Chunk:
 class ChunkBuilder:
     """Collects messages and cuts chunks; one thread.
 
-    ``inside``: a transaction has begun and not ended.  ``committed_lsn``: the end of the last
-    transaction that has ended, 0 before the first one.
+    ``inside``: a transaction, or a block of one in progress, has begun and not ended.
+    ``committed_lsn``: the end of the last transaction that has committed, 0 before the first one.
+    ``prepared_lsn``: the end of the last PREPARE or ROLLBACK PREPARED, the same.
     """
 
     def __init__(self, limit: int = MAX_CHUNK) -> None:
         self._limit = limit
         self.inside = False
         self.committed_lsn = 0
+        self.prepared_lsn = 0
         self._chunk = Chunk()
-        self._commit_bytes = 0
-        self._commit_messages = 0
+        self._whole_bytes = 0
+        self._whole_messages = 0
 
     def add(self, frame: memoryview, begin: int) -> bool:
         """Add the message that starts at ``begin`` in a frame; whether it is time to cut."""
         chunk = self._chunk
         chunk.messages += frame[begin:]
         chunk.ends.append(len(chunk.messages))
-        letter = frame[begin]
-        if letter == COMMIT:
-            self.inside = False
-            self.committed_lsn = commit_end_lsn(frame, begin)
-            self._commit_bytes = len(chunk.messages)
-            self._commit_messages = len(chunk.ends)
-        elif letter == BEGIN:
-            self.inside = True
+        if frame[begin] in _LIMITS:
+            self._note_limit(frame, begin)
         return len(chunk.messages) >= self._limit
 
     @property
@@ -80,22 +95,36 @@ class ChunkBuilder:
         return len(self._chunk.messages)
 
     def cut(self) -> Chunk | None:
-        """The messages up to the last Commit, or all of them when they are too many; else None."""
+        """The messages up to the last end, or all of them when they are too many; else None."""
         chunk = self._chunk
-        if not self._commit_messages:
+        if not self._whole_messages:
             if len(chunk.messages) < self._limit:
                 return None
             self._chunk = Chunk()
             return chunk
         rest = Chunk(
-            chunk.messages[self._commit_bytes :],
-            array("q", [end - self._commit_bytes for end in chunk.ends[self._commit_messages :]]),
+            chunk.messages[self._whole_bytes :],
+            array("q", [end - self._whole_bytes for end in chunk.ends[self._whole_messages :]]),
         )
-        del chunk.messages[self._commit_bytes :]
-        del chunk.ends[self._commit_messages :]
+        del chunk.messages[self._whole_bytes :]
+        del chunk.ends[self._whole_messages :]
         self._chunk = rest
-        self._commit_bytes = self._commit_messages = 0
+        self._whole_bytes = self._whole_messages = 0
         return chunk
+
+    def _note_limit(self, frame: memoryview, begin: int) -> None:
+        letter = frame[begin]
+        self.inside = letter in _BEGINNINGS
+        if self.inside:
+            return
+        if letter in _COMMITS:
+            self.committed_lsn = commit_end_lsn(frame, begin)
+        elif letter == STREAM_COMMIT:  # the same fields, after an xid of four bytes
+            self.committed_lsn = commit_end_lsn(frame, begin + 4)
+        elif letter in _PREPARES:
+            self.prepared_lsn = commit_end_lsn(frame, begin)
+        self._whole_bytes = len(self._chunk.messages)
+        self._whole_messages = len(self._chunk.ends)
 
 
 class ChunkQueue:
@@ -113,6 +142,12 @@ class ChunkQueue:
         """Whether nothing more should be put in for now."""
         with self._changed:
             return self._size >= self._limit
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``take`` gives nothing any more."""
+        with self._changed:
+            return self._closed
 
     def put(self, chunk: Chunk) -> None:
         """Add a chunk at the end."""

@@ -10,6 +10,12 @@ With nothing under way flush and apply follow what was received, so that an idle
 and the publisher can remove its write-ahead log.  Something is under way from the first message
 of a transaction until its end is staged (for apply: until it is applied).  Such a confirmed
 position belongs to no transaction, so it is recorded in staging before it is sent.
+
+Of a streamed transaction nothing counts as received before its Stream Commit, and nothing as
+durable before that is staged.  Between its blocks positions may advance, as in PostgreSQL's apply
+worker (get_flush_position in worker.c): its commit record lies after everything that was received
+before Stream Commit, the publisher sends again, whole, what commits after the confirmed position,
+and keeps the write-ahead log from the begin of the oldest open transaction.
 """
 
 from __future__ import annotations
@@ -71,16 +77,20 @@ class Progress:
     """How far the stream is; positions are LSNs, 0 when not known.
 
     ``received`` is the publisher's position in the last frame, ``committed`` the end of the last
-    transaction that was received whole, ``inside`` whether one is under way.
+    transaction that was received whole, ``prepared`` the end of the last PREPARE or ROLLBACK
+    PREPARED, which must be staged, too, but leaves nothing to apply, ``inside`` whether a
+    transaction, or a block of one, is under way.
     """
 
     received: int
     committed: int = 0
     inside: bool = False
+    prepared: int = 0
 
     def may_advance(self, staged: int) -> bool:
         """Whether nothing is under way up to ``received``, and staging does not say so yet."""
-        return not self.inside and self.committed <= staged < self.received
+        ended = max(self.committed, self.prepared)
+        return not self.inside and ended <= staged < self.received
 
     def positions(self, staged: int, applied: int) -> tuple[int, int, int]:
         """What to confirm as write, flush and apply.

@@ -18,8 +18,9 @@ reads nothing, but still sends status updates, so the publisher does not drop th
             keepalive 0/90           write 0/90  flush 0/90  apply 0/90   (0/90 recorded first)
 
 A receiver is one connection: after its end another is made.  What was received and not staged is
-sent again by the publisher then.  Transactions come whole at their commit (protocol's streaming of
-transactions in progress is not asked for), values in text form.
+sent again by the publisher then.  Large transactions come while they are in progress when the
+subscription has ``streaming``; they are spooled until their end (streamed.py).  Values come in
+text form.
 
 A publication that does not exist any more ends the stream: PostgreSQL 18 only warns, inside the
 stream, and goes on without its rows.
@@ -96,13 +97,17 @@ class ReceiverState(StrEnum):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a subscription's stream is; times are seconds, ``queue_limit`` bytes."""
+    """What a subscription's stream is; times are seconds, ``queue_limit`` bytes.
+
+    ``origin``: any or none.  ``streaming``: off, on or parallel.
+    """
 
     subscription: str
     conninfo: str = field(repr=False)
     slot: str
     publications: Sequence[str]
     origin: str = "any"
+    streaming: str = "off"
     default_user: str | None = None
     password_required: bool = False
     status_interval: float = 10.0
@@ -150,14 +155,15 @@ class Receiver:
         self._sent_at = self._advanced_at = self._received_at = 0.0
         self._asked = False
 
-    def start(self) -> None:
+    def start(self, *, enable_two_phase: bool = False) -> None:
         """Connect, check the start-up contract, begin to stream.
 
+        ``enable_two_phase``: from now on the slot sends transactions at their PREPARE, for good.
         Raises what client.connection and client.contract raise; ObjectInUseError (55006) while
         another connection has the slot.
         """
         try:
-            self._connection = self._open()
+            self._connection = self._open(enable_two_phase)
         except BaseException:
             self.state = ReceiverState.FAILED
             raise
@@ -201,7 +207,7 @@ class Receiver:
 
     # Starting.
 
-    def _open(self) -> pq.abc.PGconn:
+    def _open(self, enable_two_phase: bool) -> pq.abc.PGconn:
         options = self._options
         connection = open_publisher(
             options.conninfo,
@@ -223,7 +229,15 @@ class Receiver:
             staged = self._staging.segments()
             self._progress = Progress(start, staged[-1].end_lsn if staged else 0)
             connection.notice_handler = self._notice
-            start_replication(connection, options.slot, start, options.publications, options.origin)
+            start_replication(
+                connection,
+                options.slot,
+                start,
+                options.publications,
+                options.origin,
+                options.streaming,
+                enable_two_phase=enable_two_phase,
+            )
         except BaseException:
             connection.finish()
             raise
@@ -324,6 +338,7 @@ class Receiver:
         progress = self._progress
         progress.received = max(progress.received, position)
         progress.committed = max(progress.committed, self._builder.committed_lsn)
+        progress.prepared = max(progress.prepared, self._builder.prepared_lsn)
         progress.inside = self._builder.inside
         self._times = (sent_us, time.time(), answer or self._times[2])
 

@@ -7,6 +7,9 @@ Out:  segments in the staging log; after each, ``staged`` is called, so that it 
 While the reader of the log has segments to apply, the thread waits LINGER before it takes what
 has arrived: a busy reader gains nothing from a segment for each commit, it has more files to
 open.  With nothing to apply it takes a commit at once.
+
+Transactions that come while they are in progress are spooled until their end (streamed.py), so
+what is decoded and staged here are whole transactions in commit order.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 from collections.abc import Callable
 
 from penstock.client.chunks import ChunkQueue
+from penstock.client.streamed import StreamedTransactions
 from penstock.pgoutput.decode import Decoder
 from penstock.staging.log import StagingLog
 
@@ -40,10 +44,16 @@ class Stager:
         self._staged = staged
         self._failed = failed
         self._decoder = Decoder()
+        self._streamed = StreamedTransactions(log.folder, log.advance)
         self._thread = threading.Thread(target=self._run, name="stager", daemon=True)
 
     def start(self, after_lsn: int) -> None:
-        """Start the thread; transactions that committed before ``after_lsn`` are left out."""
+        """Start the thread; transactions that committed before ``after_lsn`` are left out.
+
+        What another connection, or a crash, has left of transactions in progress is removed: the
+        publisher sends them again from their begin.
+        """
+        self._streamed.forget(after_lsn)
         self._decoder = Decoder(after_lsn)
         self._thread.start()
 
@@ -58,12 +68,19 @@ class Stager:
                 self._staged()
         except Exception as error:  # noqa: BLE001 -- it ends the receiver, who raises it
             self._failed(error)
+        finally:
+            self._streamed.forget()
 
     def _stage_next(self) -> bool:
         chunk = self._queue.take(self._linger)
         if chunk is None:
             return False
-        self._log.append(self._decoder.feed(*chunk.framed()))
+        began = False
+        for buffer, offsets in self._streamed.whole(*chunk.framed()):
+            if began and self._queue.closed:  # what is left of a large transaction comes again
+                return False
+            self._log.append(self._decoder.feed(buffer, offsets))
+            began = True
         return True
 
     def _linger(self) -> float:

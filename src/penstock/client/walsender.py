@@ -19,7 +19,7 @@ from penstock.lsn import format_lsn
 from penstock.names import quote_pg
 
 PROTOCOL_BY_VERSION = ((160000, 4), (150000, 3))
-"""Newest protocol of each server version; what we ask for is the same in all of them."""
+"""Newest protocol of each server version, which PostgreSQL's apply worker asks for, too."""
 
 END_TIMEOUT = 2.0
 """Seconds to end the stream in order, so that the slot is free; then the connection is cut."""
@@ -31,14 +31,25 @@ def start_replication(
     start_lsn: int,
     publications: Sequence[str],
     origin: str = "any",
+    streaming: str = "off",
+    *,
+    enable_two_phase: bool = False,
 ) -> None:
     """Enter copy mode; the connection does not block from then on.
+
+    ``streaming`` is off, on or parallel; publishers before 16 do not know parallel and get on, and
+    they do not know ``origin`` (as in worker.c, set_stream_options).  ``enable_two_phase``
+    makes the slot send transactions at their PREPARE, for good.
 
     SlotError when the slot cannot be used, ObjectInUseError while another connection has it.
     """
     version = connection.server_version
     protocol = next(number for least, number in PROTOCOL_BY_VERSION if version >= least)
     options = [f"proto_version '{protocol}'"]
+    if streaming != "off":
+        options.append(f"streaming '{streaming if version >= 160000 else 'on'}'")
+    if enable_two_phase:
+        options.append("two_phase 'on'")
     if version >= 160000:
         options.append(f"origin '{origin}'")
     # The replication grammar knows only doubled quotes inside a string.

@@ -168,6 +168,15 @@ def skip_lsn(conn: ControlConnection, subid: int) -> int:
     return parse_lsn(row[0]) if row else 0
 
 
+def two_phase_enabled(conn: ControlConnection, subid: int) -> None:
+    """Note that a subscription's slot sends prepared transactions (UpdateTwoPhaseState)."""
+    conn.execute(
+        "UPDATE pg_subscription SET subtwophasestate = 'e'"
+        " WHERE oid = %s::oid AND subtwophasestate = 'p'",
+        [subid],
+    )
+
+
 @dataclass(frozen=True)
 class SubscriptionRelation:
     """A row of pg_subscription_rel; ``lsn`` is None where srsublsn is null."""

@@ -12,9 +12,11 @@ import struct
 import numpy as np
 
 from penstock.change import types
+from penstock.pgoutput.compiled import Bytes, Ints
 from penstock.pgoutput.decode import Decoder
+from penstock.pgoutput.streamed import strip_xids
 
-_OID = 1
+_OID = _XID = 1
 _TEXTS = {
     types.INT8: b"1",
     types.BOOL: b"t",
@@ -28,7 +30,7 @@ _TEXTS = {
 
 
 def warm() -> None:
-    """Decode one transaction that needs every compiled function."""
+    """Decode one transaction that needs every compiled function, as it comes in a stream."""
     columns = b"".join(
         b"\1c%d\0" % number + struct.pack(">Ii", type_oid, -1)
         for number, type_oid in enumerate(_TEXTS)
@@ -36,11 +38,17 @@ def warm() -> None:
     values = b"".join(b"t" + struct.pack(">I", len(text)) + text for text in _TEXTS.values())
     count = struct.pack(">H", len(_TEXTS))
     messages = (
-        b"B" + struct.pack(">QqI", 8, 0, 1),
-        b"R" + struct.pack(">I", _OID) + b"s\0t\0d" + count + columns,
-        b"I" + struct.pack(">I", _OID) + b"N" + count + values,
-        b"C" + struct.pack(">BQQq", 0, 8, 16, 0),
+        b"R" + struct.pack(">II", _XID, _OID) + b"s\0t\0d" + count + columns,
+        b"I" + struct.pack(">II", _XID, _OID) + b"N" + count + values,
     )
+    _, buffer, offsets = strip_xids(*_framed(messages), np.zeros(0, np.int64))
+    decoder = Decoder()
+    decoder.feed(*_framed((b"B" + struct.pack(">QqI", 8, 0, _XID),)))
+    decoder.feed(buffer, offsets)
+    decoder.feed(*_framed((b"C" + struct.pack(">BQQq", 0, 8, 16, 0),)))
+
+
+def _framed(messages: tuple[bytes, ...]) -> tuple[Bytes, Ints]:
     offsets = np.zeros(len(messages) + 1, np.int64)
     np.cumsum([len(message) for message in messages], out=offsets[1:])
-    Decoder().feed(np.frombuffer(bytearray().join(messages), np.uint8), offsets)
+    return np.frombuffer(bytearray().join(messages), np.uint8), offsets

@@ -55,11 +55,10 @@ _NOT_HONOURED = {
     "binary": True,
     "retain_dead_tuples": True,
     "run_as_owner": True,
-    "two_phase": True,
 }
 """Options that the workers do not honour yet, with the value that is refused."""
 
-_WATCHED = {*_NOT_HONOURED, *OWN_OPTIONS, "origin"}
+_WATCHED = {*_NOT_HONOURED, *OWN_OPTIONS}
 """Options whose value must be known here."""
 
 
@@ -252,8 +251,7 @@ def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None]:
 def _refuse_not_honoured(options: Sequence[Option]) -> None:
     for option in options:
         refused = _NOT_HONOURED.get(option.name)
-        is_refused = refused is not None and _boolean(option.value) is refused
-        if is_refused or (option.name == "origin" and (option.value or "").lower() == "none"):
+        if refused is not None and _boolean(option.value) is refused:
             shown = "true" if option.value is None else option.value
             raise FeatureNotSupportedError(
                 f"subscription option {option.name} = {shown} is not supported yet",

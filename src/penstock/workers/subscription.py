@@ -38,6 +38,7 @@ from penstock.control.catalog import (
     origin_progress,
     skip_lsn,
     subscription_relations,
+    two_phase_enabled,
 )
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import NEEDS_COPY, TableState
@@ -72,6 +73,9 @@ LOOK_AGAIN = 0.5
 
 SYNC_LOOK_AGAIN = 0.05
 """The same while tables are copied: one that is in should be ready soon."""
+
+STREAMING = {"f": "off", "t": "on", "p": "parallel"}
+"""What pg_subscription.substream stands for."""
 
 
 class SubscriptionWorker:
@@ -177,14 +181,20 @@ class Attempt:
         with connect(self._context.control, application_name=name) as connection:
             self._applied = origin_progress(connection, self._subscription.origin_name)
             applier = Applier(self._context, self._subscription, connection)
-            self._receiver.start()
+            enable_two_phase = self._may_enable_two_phase(connection)
+            self._receiver.start(enable_two_phase=enable_two_phase)
             try:
                 backoff.reset()
                 applier.begin(self._receiver.publishes_all)
+                if enable_two_phase:
+                    two_phase_enabled(connection, self._subscription.oid)
                 failed_before = True
                 while not self._stopping.is_set():
                     self.stage = Stage.CONNECT
                     self._receiver.check()
+                    if not enable_two_phase and self._may_enable_two_phase(connection):
+                        log.info('the stream of "%s" begins again to enable two_phase', name)
+                        return
                     did = self._round(connection, applier)
                     if failed_before and self._sync is None:
                         forget_error(connection, self._subscription.oid)
@@ -214,6 +224,13 @@ class Attempt:
         )
         sync = self._sync
         return [apply] if sync is None else [apply, *sync.reports()]
+
+    def _may_enable_two_phase(self, connection: ControlConnection) -> bool:
+        """Whether two_phase is pending and every table is ready, as in PostgreSQL (worker.c)."""
+        if self._subscription.two_phase != "p":
+            return False
+        states = subscription_relations(connection, self._subscription.oid)
+        return bool(states) and all(table.state is TableState.READY for table in states)
 
     def _round(self, connection: ControlConnection, applier: Applier) -> bool:
         """Do what there is to do; whether anything was."""
@@ -374,6 +391,8 @@ def _stream_options(context: WorkerContext, subscription: Subscription) -> Strea
         conninfo=subscription.conninfo,
         slot=subscription.slot_name,
         publications=subscription.publications,
+        origin=subscription.origin,
+        streaming=STREAMING[subscription.streaming],
         default_user=context.publisher_user,
         password_required=subscription.password_required,
         status_interval=context.settings.wal_receiver_status_interval,
