@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait on conditions with a deadline: the only place in the tests where time passes by sleeping."""
+"""Wait on conditions with a deadline: the only place in the tests where time passes by sleeping.
+
+How slow a proxy is (tests/support/proxy.py) is bandwidth, and no wait.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, overload
 
@@ -170,34 +170,44 @@ def answers_within(descriptor: int, seconds: float) -> Iterator[None]:
     keeps TCP alive, so nothing else would end the wait.  ConnectionLostError then.
     """
     late = threading.Event()
+    with cutter(descriptor) as cut:
 
-    def give_up() -> None:
-        late.set()
-        cut(descriptor)
+        def give_up() -> None:
+            late.set()
+            cut()
 
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (ConnectionLostError, psycopg.Error) as error:
-        if not late.is_set():
-            raise
-        raise ConnectionLostError(
-            f"lost the connection to the publisher: it did not answer within {seconds:g} s"
-        ) from error
-    finally:
-        timer.cancel()
-        timer.join()  # it must not cut another connection that gets the same number
-
-
-def cut(descriptor: int) -> None:
-    """End a connection at once from another thread; whoever reads from it sees its end."""
-    with socket.socket(fileno=os.dup(descriptor)) as connected:
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
         try:
-            connected.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the peer was quicker
-            return
+            yield
+        except (ConnectionLostError, psycopg.Error) as error:
+            if not late.is_set():
+                raise
+            raise ConnectionLostError(
+                f"lost the connection to the publisher: it did not answer within {seconds:g} s"
+            ) from error
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+@contextmanager
+def cutter(descriptor: int) -> Iterator[Callable[[], None]]:
+    """For the block, a function that ends a connection at once, from any thread.
+
+    Whoever reads from it sees its end.  It has a descriptor of its own: libpq may close its one
+    meanwhile, and the number may then be another connection's.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connected:
+
+        def cut() -> None:
+            try:
+                connected.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the peer was quicker
+                return
+
+        yield cut
 
 
 def cancel(connection: pq.abc.PGconn) -> None:

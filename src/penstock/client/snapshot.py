@@ -30,7 +30,7 @@ from penstock.client.connection import (
     ANSWER_TIMEOUT,
     answers_within,
     cancel,
-    cut,
+    cutter,
     open_publisher,
     run,
     server_error,
@@ -119,16 +119,17 @@ def _cut_on_stop(descriptor: int, stopping: threading.Event) -> Iterator[None]:
     def watch() -> None:
         while not ended.wait(LOOK_AGAIN):
             if stopping.is_set():
-                cut(descriptor)
+                cut()
                 return
 
-    watcher = threading.Thread(target=watch, name="copy watcher", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
+    with cutter(descriptor) as cut:
+        watcher = threading.Thread(target=watch, name="copy watcher", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
 
 
 def _create_slot(
