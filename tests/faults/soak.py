@@ -43,6 +43,7 @@ SUMS = """SELECT (SELECT coalesce(sum(abalance), 0) FROM pgbench_accounts),
 LONGEST = 5.0  # seconds from visible progress to a kill
 STARTING = 8.0  # seconds from a launch to a kill that may come before the node is ready
 RATE = 100  # pgbench's transactions a second: the node shall come by between two kills
+MORE_ANSWERS = 5  # of the reader, after the last start and under load
 BETWEEN_READS = 0.1  # seconds; the reader is not there to be the load
 
 
@@ -97,13 +98,17 @@ class Soak:
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
-        """pgbench and the reader run during the block."""
+        """pgbench and the reader run during the block, and for some more answers after it."""
         stopping = threading.Event()
         reader = threading.Thread(target=self._read, args=[stopping], name="reader", daemon=True)
         load = self._pgbench("-n", "-c", "2", "-T", "1000000", "-R", str(RATE))
         reader.start()
         try:
             yield
+            enough = self.seen.answers + MORE_ANSWERS
+            wait_until(
+                lambda: self.seen.answers >= enough or self.seen.errors, 120, "the reader's answers"
+            )
         finally:
             load.terminate()
             load.communicate()
