@@ -43,7 +43,7 @@ SUMS = """SELECT (SELECT coalesce(sum(abalance), 0) FROM pgbench_accounts),
 LONGEST = 5.0  # seconds from visible progress to a kill
 STARTING = 8.0  # seconds from a launch to a kill that may come before the node is ready
 RATE = 100  # pgbench's transactions a second: the node shall come by between two kills
-MORE_ANSWERS = 5  # of the reader, after the last start and under load
+MORE_ANSWERS = 3  # of the reader, after the last start and under load
 BETWEEN_READS = 0.1  # seconds; the reader is not there to be the load
 
 
@@ -58,13 +58,17 @@ class Seen:
 
 
 class Soak:
-    """A node that follows a pgbench database; the caller owns both."""
+    """A node that follows a pgbench database; the caller owns both.
 
-    def __init__(self, node: Node, bank: Database, seed: int) -> None:
+    ``rate`` is pgbench's, in transactions a second.
+    """
+
+    def __init__(self, node: Node, bank: Database, seed: int, rate: int = RATE) -> None:
         self.node = node
         self.bank = bank
         self.seen = Seen()
         self.kills = 0
+        self._rate = rate
         self._random = random.Random(seed)
 
     def prepare(self) -> None:
@@ -101,7 +105,7 @@ class Soak:
         """pgbench and the reader run during the block, and for some more answers after it."""
         stopping = threading.Event()
         reader = threading.Thread(target=self._read, args=[stopping], name="reader", daemon=True)
-        load = self._pgbench("-n", "-c", "2", "-T", "1000000", "-R", str(RATE))
+        load = self._pgbench("-n", "-c", "2", "-T", "1000000", "-R", str(self._rate))
         reader.start()
         try:
             yield

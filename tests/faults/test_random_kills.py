@@ -13,6 +13,7 @@ from tests.support.fix_servers import Database
 from tests.support.node import Node
 
 KILLS = 2
+RATE = 30  # transactions a second; the machine has other tests to run
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def soak(fault_node: Node, publisher_db: Database) -> Iterator[Soak]:
     """A pgbench database that the node for faults follows."""
     seed = secrets.randbelow(2**31)
     print(f"seed {seed}")  # pytest shows it when the test fails
-    made = Soak(fault_node, publisher_db, seed)
+    made = Soak(fault_node, publisher_db, seed, RATE)
     made.prepare()
     yield made
     made.close()
