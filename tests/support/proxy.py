@@ -203,7 +203,8 @@ class Proxy:
                 self._budget = None
                 await self._at_end()
             if to_client and self._rate is not None:
-                await asyncio.sleep(len(data) / self._rate)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(link.dead.wait(), len(data) / self._rate)
 
     def _piece(self) -> int:
         rate = self._rate

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait on conditions with a deadline: the only place in the tests where time passes by sleeping.
-
-How slow a proxy is (tests/support/proxy.py) is bandwidth, and no wait.
-"""
+"""Wait on conditions with a deadline: the only place in the tests where time passes by sleeping."""
 
 from __future__ import annotations
 
