@@ -9,10 +9,12 @@ REQUIREMENTS := requirements/base.txt requirements/dev.txt
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 KEEP ?=
 PYTHON ?=
+MINUTES ?= 10
+SEED ?=
 export KEEP PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit check format bench clean
+.PHONY: help install demo test test-unit soak check format bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +29,9 @@ test: $(INSTALLED) ## Run all tests, the quick ones first
 
 test-unit: $(INSTALLED) ## Run the tests that need no JVM and no server (seconds)
 	$(PY) -m pytest tests/unit
+
+soak: $(INSTALLED) ## Kill a node at random moments under load (MINUTES=10, SEED=made up)
+	$(PY) -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 check: $(INSTALLED) ## Check format, lint, types and import layers
 	$(VENV)/bin/ruff format --check .

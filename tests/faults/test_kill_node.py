@@ -1,149 +1,174 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 of the node at the danger places; afterwards publisher and lake are equal.
+"""kill -9 of the node, or of its control database, at the danger places; then both sides are equal.
 
-Each test starts a node with a failpoint armed, lets it die there, starts it again, and compares.
-A ledger table makes duplicates and losses visible: ids are dense, and the sum is invariant.
+The tests take one node through all failpoints, one after the other: it starts with one armed, dies
+there, starts with the next.  A ledger table makes duplicates and losses visible: ids are dense,
+and the sum is invariant.  The failpoints of staging are in test_kill_receiver.py.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from penstock.failpoints import Failpoint
-from tests.support.fix_node import NewNode
-from tests.support.fix_servers import Database
+from tests.faults.test_kill_receiver import IN_STAGING
+from tests.faults.test_kill_transactions import IN_PROGRESS
+from tests.scenarios.test_maintenance import IN_COMPACTION
+from tests.support.fix_servers import Database, Servers, drop_database
 from tests.support.node import Node
-from tests.support.subscribing import wait_equal, wait_ready
-from tests.support.waits import wait_until
+from tests.support.psql import PsqlError
+from tests.support.subscribing import drop_subscription, wait_equal, wait_ready
 
-TABLES = ("account", "ledger")
+TABLES = {"account": "id, balance", "ledger": "id, account, amount"}
 
-IN_COPY = [Failpoint.COPY_RANGE_READ, Failpoint.COPY_DELTA_COMMITTED]
-IN_STREAM = [
-    Failpoint.STAGING_SEGMENT_REGISTERED,
-    Failpoint.APPLY_TABLE_COMMITTED,
-    Failpoint.APPLY_BEFORE_COMMIT,
+IN_COPY = [
+    Failpoint.COPY_SNAPSHOT_EXPORTED,
+    Failpoint.COPY_RANGE_READ,
+    Failpoint.COPY_FILES_WRITTEN,
+    Failpoint.COPY_DELTA_COMMITTED,
+    Failpoint.COPY_TABLE_FINISHED,
 ]
+IN_STREAM = [
+    Failpoint.APPLY_TABLES_LOCKED,
+    Failpoint.APPLY_TABLE_COMMITTED,
+    Failpoint.APPLY_ALL_COMMITTED,
+    Failpoint.APPLY_BEFORE_COMMIT,
+    Failpoint.RESTORE_STARTED,  # of what the one before has left
+    Failpoint.APPLY_AFTER_COMMIT,
+]
+IN_DEFINITION = [Failpoint.DDL_RELAYED]
 
 
-def _publish(publisher: Database) -> None:
-    publisher.psql(
-        "CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);"
-        "CREATE TABLE ledger (id int PRIMARY KEY, account int, amount int);"
-        "INSERT INTO account SELECT g, 1000 FROM generate_series(1, 2000) g;"
-        "CREATE PUBLICATION kill FOR TABLE account, ledger"
-    )
+class Victim:
+    """The node, and the publisher whose tables it follows."""
 
-
-def _transfers(publisher: Database, first: int, count: int) -> None:
-    """Transactions that each move an amount between two accounts and note it twice."""
-    publisher.psql(
-        "".join(
-            f"BEGIN; UPDATE account SET balance = balance - {n} WHERE id = {n % 2000 + 1};"
-            f"UPDATE account SET balance = balance + {n} WHERE id = {(n * 7 + 13) % 2000 + 1};"
-            f"INSERT INTO ledger VALUES ({2 * n}, {n % 2000 + 1}, -{n}),"
-            f" ({2 * n + 1}, {(n * 7 + 13) % 2000 + 1}, {n}); COMMIT;"
-            for n in range(first, first + count)
+    def __init__(self, node: Node, publisher: Database) -> None:
+        self.node = node
+        self.publisher = publisher
+        self._written = 0
+        self._subscribed = False
+        publisher.psql(
+            "CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);"
+            "CREATE TABLE ledger (id int PRIMARY KEY, account int, amount int);"
+            "INSERT INTO account SELECT g, 1000 FROM generate_series(1, 2000) g;"
+            "CREATE PUBLICATION kill FOR TABLE account, ledger"
         )
-    )
 
+    def start(self, failpoint: Failpoint | None = None) -> None:
+        """Start the node; kill it first if it runs, since a failpoint is armed at the start."""
+        if self.node.running:
+            self.node.kill()
+        self.node.start(failpoint)
 
-def _subscribe(node: Node, publisher: Database) -> None:
-    node.psql(f"CREATE SUBSCRIPTION kill CONNECTION '{publisher.conninfo}' PUBLICATION kill")
+    def subscribe(self) -> None:
+        """Make the subscription, unless it was made before."""
+        if not self._subscribed:
+            conninfo = self.publisher.conninfo
+            self.node.psql(f"CREATE SUBSCRIPTION kill CONNECTION '{conninfo}' PUBLICATION kill")
+            self._subscribed = True
 
-
-def _compare(node: Node, publisher: Database) -> None:
-    wait_ready(node, "kill")
-    for table in TABLES:
-        wait_equal(publisher, f"SELECT * FROM {table}", node)
-    assert node.psql("SELECT sum(balance) FROM account") == "2000000"
-
-
-@pytest.mark.timeout(400)
-def test_kill_during_the_copy(publisher_db: Database, new_node: NewNode) -> None:
-    """Whatever step the copy was at, a new start completes it: no row is lost or doubled."""
-    _publish(publisher_db)
-    node = new_node()
-    for number, point in enumerate(IN_COPY):
-        node.start(point)
-        if number == 0:
-            _subscribe(node, publisher_db)
-        assert node.wait_for_death() == -9, point
-        _transfers(publisher_db, 100 * number, 20)
-    node.start()
-    _compare(node, publisher_db)
-
-
-@pytest.mark.timeout(400)
-def test_kill_during_streaming(publisher_db: Database, new_node: NewNode) -> None:
-    """Whatever step staging or apply was at, each transaction is applied exactly once."""
-    _publish(publisher_db)
-    node = new_node().start()
-    _subscribe(node, publisher_db)
-    _compare(node, publisher_db)
-    node.kill()
-    for number, point in enumerate(IN_STREAM):
-        node.start(point)
-        _transfers(publisher_db, 1000 + 100 * number, 50)
-        assert node.wait_for_death() == -9, point
-    node.start()
-    _compare(node, publisher_db)
-
-
-@pytest.mark.timeout(400)
-def test_kill_with_a_transaction_in_progress(publisher_db: Database, new_node: NewNode) -> None:
-    """What was spooled of it is dropped, and it comes again from its begin, before its commit."""
-    _publish(publisher_db)
-    publisher_db.psql(f"ALTER DATABASE {publisher_db.name} SET logical_decoding_work_mem = '64kB'")
-    node = new_node().start()
-    _subscribe(node, publisher_db)
-    _compare(node, publisher_db)
-    node.kill()
-    node.start(f"{Failpoint.STREAM_TRANSACTION_SPOOLED}:3")
-    with closing(psycopg.connect(publisher_db.conninfo)) as in_progress:
-        for part in range(5):
-            in_progress.execute(
-                b"INSERT INTO ledger SELECT g, 1, 0 FROM generate_series(%s::int, %s::int) g",
-                [part * 10_000, part * 10_000 + 4000],
+    def transfer(self, count: int) -> None:
+        """Transactions that each move an amount between two accounts and note it twice."""
+        first, self._written = self._written, self._written + count
+        self.publisher.psql(
+            "".join(
+                f"BEGIN; UPDATE account SET balance = balance - {n} WHERE id = {n % 2000 + 1};"
+                f"UPDATE account SET balance = balance + {n} WHERE id = {(n * 7 + 13) % 2000 + 1};"
+                f"INSERT INTO ledger VALUES ({2 * n}, {n % 2000 + 1}, -{n}),"
+                f" ({2 * n + 1}, {(n * 7 + 13) % 2000 + 1}, {n}); COMMIT;"
+                for n in range(first, self._written)
             )
-        assert node.wait_for_death() == -9
-        spools = list(node.home.glob("staging/*/spool/*"))
-        assert len(spools) == 1
-        node.start()
-        _transfers(publisher_db, 100_000, 20)
-        _compare(node, publisher_db)
-        in_progress.commit()
-    _compare(node, publisher_db)
-    assert not list(node.home.glob("staging/*/spool/*"))
+        )
+
+    def compare(self) -> None:
+        """Wait until both sides are equal."""
+        wait_ready(self.node, "kill")
+        for table, columns in TABLES.items():
+            wait_equal(self.publisher, f"SELECT {columns} FROM {table}", self.node)
+        assert self.node.psql("SELECT sum(balance) FROM account") == "2000000"
+        ledger = self.node.psql(
+            "SELECT count(*), count(DISTINCT id), coalesce(sum(amount), 0) FROM ledger"
+        )
+        assert ledger == f"{2 * self._written}|{2 * self._written}|0"
+
+
+@pytest.fixture(scope="module")
+def victim(fault_node: Node, servers: Servers) -> Iterator[Victim]:
+    """One for all tests here; the node may be in any state when a test begins."""
+    server = servers()
+    publisher = Database(server, server.create_database())
+    made = Victim(fault_node, publisher)
+    yield made
+    if not fault_node.running:
+        fault_node.start()
+    drop_subscription(fault_node, "kill")
+    drop_database(server, publisher.name)
+
+
+def test_every_failpoint_has_a_kill_test() -> None:
+    """A failpoint that no test kills at would prove nothing."""
+    here = {*IN_COPY, *IN_STREAM, *IN_DEFINITION}
+    assert here | {*IN_STAGING, *IN_PROGRESS, IN_COMPACTION} == set(Failpoint)
 
 
 @pytest.mark.timeout(400)
-def test_kill_with_a_prepared_transaction(publisher_db: Database, new_node: NewNode) -> None:
-    """What was confirmed at PREPARE is there after kill -9, though it is not sent again."""
-    _publish(publisher_db)
-    node = new_node().start()
-    node.psql(
-        f"CREATE SUBSCRIPTION kill CONNECTION '{publisher_db.conninfo}' PUBLICATION kill"
-        " WITH (two_phase = true)"
-    )
-    enabled = "SELECT subtwophasestate FROM pg_subscription"
-    wait_until(lambda: node.psql(enabled) == "e", 60, "two_phase to be enabled")
-    publisher_db.psql(
-        "BEGIN; UPDATE account SET balance = balance - 5 WHERE id = 1;"
-        " UPDATE account SET balance = balance + 5 WHERE id = 2;"
-        f" PREPARE TRANSACTION '{publisher_db.name}_killed'"
-    )
-    position = publisher_db.psql("SELECT pg_current_wal_lsn()")
-    slot = f"SELECT confirmed_flush_lsn >= '{position}' FROM pg_replication_slots"
-    mine = f"{slot} WHERE database = '{publisher_db.name}'"
-    wait_until(lambda: publisher_db.psql(mine) == "t", 30, "the PREPARE to be confirmed")
-    node.kill()
-    publisher_db.psql(f"COMMIT PREPARED '{publisher_db.name}_killed'")
-    node.start(Failpoint.STAGING_SEGMENT_REGISTERED)
-    assert node.wait_for_death() == -9
-    node.start()
-    _compare(node, publisher_db)
-    assert node.psql("SELECT balance FROM account WHERE id < 3 ORDER BY id") == "995\n1005"
+def test_kill_during_the_copy(victim: Victim) -> None:
+    """Whatever step the copy was at, a new start completes it: no row is lost or doubled."""
+    victim.transfer(20)  # so that the ledger has rows to copy
+    for point in IN_COPY:
+        victim.start(point)
+        victim.subscribe()
+        assert victim.node.wait_for_death() == -9, point
+        victim.transfer(20)
+
+
+@pytest.mark.timeout(400)
+def test_kill_while_the_lake_follows_a_definition(victim: Victim) -> None:
+    """A statement that the lake did not follow is undone; said again, it works."""
+    victim.start(Failpoint.DDL_RELAYED)
+    victim.subscribe()
+    victim.compare()
+    alter = "ALTER TABLE account ADD note text"
+    with pytest.raises(PsqlError):
+        victim.node.psql(alter)
+    assert victim.node.wait_for_death() == -9
+    victim.transfer(20)
+    victim.start()
+    with pytest.raises(PsqlError, match='column "note" does not exist'):
+        victim.node.psql("SELECT note FROM account")
+    victim.compare()
+    victim.node.psql(alter)
+    victim.transfer(20)
+    victim.compare()
+    assert victim.node.psql("SELECT count(note) FROM account") == "0"
+
+
+@pytest.mark.timeout(400)
+def test_kill_during_streaming(victim: Victim) -> None:
+    """Whatever step apply was at, each transaction is applied exactly once."""
+    for point in IN_STREAM:
+        victim.start(point)
+        victim.subscribe()
+        if point is not Failpoint.RESTORE_STARTED:
+            victim.transfer(50)
+        assert victim.node.wait_for_death() == -9, point
+    victim.start()
+    victim.compare()
+
+
+@pytest.mark.timeout(400)
+def test_kill_of_the_control_database_while_a_stream_is_applied(victim: Victim) -> None:
+    """The node ends with an error that says so; the next start recovers, nothing is lost."""
+    if not victim.node.running:
+        victim.start()
+    victim.subscribe()
+    victim.compare()
+    victim.transfer(200)
+    victim.node.kill_control()
+    victim.transfer(20)
+    assert victim.node.wait_for_death(60) == 1
+    assert "the control database has died" in victim.node.text()
+    victim.start()
+    victim.compare()

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -52,6 +53,27 @@ def origin(conn: ControlConnection) -> str:
     name = f"origin_{next(_numbers)}"
     conn.execute("SELECT pg_replication_origin_create(%s)", [name])
     return name
+
+
+def test_an_xid_is_used_once(own_control: Control) -> None:
+    """The xid that Delta commits name stays this transaction's when the server crashes at once."""
+    with own_control.connect() as conn:
+        conn.execute("CREATE TABLE public.crashed (id int PRIMARY KEY)")
+        table = relid(conn, "public.crashed")
+        with pytest.raises(psycopg.OperationalError):
+            with begin_commit(conn, "test", own_control.lake) as commit:
+                commit.lock([table])
+                assert own_control.server.pid is not None
+                family = [psutil.Process(own_control.server.pid)]
+                family += family[0].children(recursive=True)
+                for process in family:
+                    process.kill()
+                psutil.wait_procs(family, timeout=10)
+                conn.execute("SELECT 1")
+    own_control.server.start()
+    with own_control.connect() as conn:
+        assert int(one(conn, "SELECT pg_current_xact_id()::text")) > int(commit.xid)
+        assert xact_status(conn, commit.xid) == "aborted"
 
 
 def version(conn: ControlConnection, table: LakeTable) -> int | None:
@@ -418,6 +440,8 @@ def test_record_is_the_last_message_of_the_commit(
         " 'proto_version', '1', 'publication_names', 'penstock_ledger', 'messages', 'true')"
     ).fetchall()
     conn.execute("SELECT pg_drop_replication_slot('reader')")
+    # Without the message that carries the xid: it belongs to no transaction.
+    messages = [(xid, data) for xid, data in messages if not data.startswith(b"M\0")]
     kinds = [data[:1] for _, data in messages]
     assert kinds == [b"B", b"O", b"M", b"C"]
     content = messages[2][1]

@@ -14,6 +14,8 @@ from tests.support.node import Node
 from tests.support.subscribing import wait_caught_up, wait_equal, wait_ready
 from tests.support.waits import wait_until
 
+IN_COMPACTION = Failpoint.OPTIMIZE_BEFORE_COMMIT
+
 
 def file_count(node: Node) -> int:
     """Data files of the committed version of the node's only table."""
@@ -27,7 +29,7 @@ def test_small_files_are_joined_through_a_kill(publisher_db: Database, new_node:
     publisher_db.psql(
         "CREATE TABLE mt (id int PRIMARY KEY, v text); CREATE PUBLICATION mt FOR TABLE mt"
     )
-    node = new_node().start(Failpoint.OPTIMIZE_BEFORE_COMMIT)
+    node = new_node().start(IN_COMPACTION)
     node.psql(f"CREATE SUBSCRIPTION mt CONNECTION '{publisher_db.conninfo}' PUBLICATION mt")
     wait_ready(node, "mt")
     with publisher_db.connect() as conn:

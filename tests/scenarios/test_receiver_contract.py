@@ -21,8 +21,10 @@ from penstock.errors import (
 )
 from penstock.staging.log import StagingLog
 from tests.support.binaries import NEWEST
-from tests.support.fix_servers import Database
-from tests.support.servers import PASSWORD, PASSWORD_ROLE
+from tests.support.fix_servers import Database, Servers, drop_database
+from tests.support.proxy import Proxy
+from tests.support.servers import PASSWORD, PASSWORD_ROLE, PostgresServer
+from tests.support.slots import lose, small_slots
 from tests.support.streaming import Replay, Stream
 
 VERSIONS = pytest.mark.parametrize("publisher", ["15", "16", NEWEST], indirect=True)
@@ -76,6 +78,41 @@ def test_another_publisher(stream: Stream) -> None:
     error = refused(stream, log)
     assert isinstance(error, SlotError)
     assert "not the one" in error.message
+
+
+def test_another_server_behind_the_same_address(
+    stream: Stream, servers: Servers, tmp_path: Path
+) -> None:
+    """A server that took over the address is not followed, even with database, slot and table."""
+    other = servers("16", "other")  # of one version all would be copies of one cluster
+    database = Database(other, other.create_database(stream.database.name))
+    database.psql("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    Stream(database, tmp_path / "other")
+    with Proxy(stream.database.server.port) as proxy:
+        conninfo = proxy.conninfo(stream.database)
+        stream.options = replace(stream.options, conninfo=conninfo)
+        log = staged_once(stream)
+        proxy.retarget(other.port)
+        error = refused(stream, log)
+    drop_database(other, database.name)
+    assert isinstance(error, SlotError)
+    assert "not the one" in error.message
+    for server in (stream.database.server, other):
+        system = server.psql("SELECT system_identifier FROM pg_control_system()")
+        assert f"of system {system}" in (error.detail or "")
+
+
+@VERSIONS
+def test_a_lost_slot(stream: Stream, publisher: PostgresServer) -> None:
+    """A slot whose log the publisher has removed is named with the reason, and stays as it is."""
+    log = staged_once(stream)
+    with small_slots(publisher):
+        lose(stream.options.slot, publisher)
+        error = refused(stream, log)
+    assert isinstance(error, SlotError)
+    assert "is lost" in error.message
+    assert "wal_removed" in (error.detail or "")
+    assert stream.slot("wal_status") == "lost"
 
 
 def test_a_missing_slot(stream: Stream) -> None:
@@ -134,6 +171,7 @@ def test_a_publisher_that_went_back(stream: Stream) -> None:
     assert "publisher is behind" in error.message
 
 
+@VERSIONS
 def test_a_missing_publication(stream: Stream) -> None:
     """Every subscribed publication must exist; the missing ones are named."""
     stream.options = replace(stream.options, publications=("p", "p2", "Q 3"))

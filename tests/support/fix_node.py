@@ -3,6 +3,8 @@
 
 node         the session's node, shared: give every table and subscription a name of its own
 new_node     make nodes of one's own, to kill or to start with a failpoint
+fault_node   the session's node for faults, with short timeouts: a test starts it if it does not
+             run, may kill it, and leaves it as it is
 """
 
 from __future__ import annotations
@@ -25,6 +27,20 @@ def node() -> Iterator[Node]:
         shared = Node(folder / "home")
         try:
             yield shared.start()
+        finally:
+            shared.close()
+
+
+@pytest.fixture(scope="session")
+def fault_node() -> Iterator[Node]:
+    """Not started; its timeouts are seconds, so that what is lost is soon found out."""
+    seconds = {"STATUS_INTERVAL": "1", "TIMEOUT": "4"}
+    env = {f"PENSTOCK_WAL_RECEIVER_{name}": value for name, value in seconds.items()}
+    env["PENSTOCK_WAL_RETRIEVE_RETRY_INTERVAL"] = "1"
+    with open_folder("pst-fault-") as folder:
+        shared = Node(folder / "home", env=env)
+        try:
+            yield shared
         finally:
             shared.close()
 

@@ -71,6 +71,11 @@ class Node:
         assert self._process is not None, "the node does not run"
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether its process was started and not ended since by this object."""
+        return self._process is not None
+
     def start(self, failpoint: str | None = None) -> Node:
         """Start it and wait for the ready line; ``failpoint`` arms one (``NAME`` or ``NAME:N``)."""
         self.launch(failpoint)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from penstock.client.receiver import Receiver, StreamOptions
+from penstock.client.receiver import Receiver, ReceiverState, StreamOptions
+from penstock.errors import ConnectionLostError, ObjectInUseError, PenstockError
 from penstock.lsn import parse_lsn
 from penstock.staging.log import StagingLog
 from penstock.staging.segment import Segment
@@ -81,6 +83,44 @@ class Stream:
             "the publisher to have streamed transactions in progress",
         )
 
+    @contextmanager
+    def kept(self, log: StagingLog, **options: Any) -> Iterator[list[PenstockError]]:
+        """Receivers one after the other, as a worker makes them; the errors that ended them.
+
+        Only a lost connection and a slot that is still in use are tried again.
+        """
+        errors: list[PenstockError] = []
+        stopping = Event()
+
+        def receive() -> None:
+            receiver = Receiver(replace(self.options, **options), log, lambda: log.end_lsn)
+            try:
+                receiver.start()
+                while receiver.state is ReceiverState.STREAMING and not stopping.wait(0.02):
+                    receiver.check()
+                receiver.check()
+            finally:
+                receiver.stop()
+
+        def keep() -> None:
+            while not stopping.is_set():
+                try:
+                    receive()
+                except PenstockError as error:
+                    errors.append(error)
+                    if not isinstance(error, ConnectionLostError | ObjectInUseError):
+                        return
+                    stopping.wait(0.05)
+
+        keeper = Thread(target=keep, name="keeper", daemon=True)
+        keeper.start()
+        try:
+            yield errors
+        finally:
+            stopping.set()
+            keeper.join(60)
+            assert not keeper.is_alive()
+
     def slot(self, column: str) -> Any:
         """A column of the slot's row in pg_replication_slots."""
         with self.database.connect() as connection:
@@ -105,6 +145,14 @@ class Stream:
 
         wait_until(staged, timeout, "the changes to be staged")
         return position
+
+    def await_kept(self, log: StagingLog, errors: list[PenstockError], timeout: float = 30) -> None:
+        """The same for ``kept``: wait until everything written so far is durable in staging."""
+        position = self.wal_position()
+        try:
+            wait_until(lambda: log.end_lsn >= position, timeout, "the changes to be staged")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nerrors: {errors}") from error
 
 
 class Replay:

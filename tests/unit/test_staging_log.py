@@ -219,6 +219,25 @@ def test_no_room_leaves_the_log_valid(tmp_path: Path, size: int) -> None:
     assert StagingLog(tmp_path).segments() == (first, second)
 
 
+def test_no_room_for_the_first_position(tmp_path: Path) -> None:
+    """A position that could not be recorded leaves a log that can be opened, without it."""
+    with no_room_for_files_above(0), pytest.raises(DiskFullError):
+        StagingLog(tmp_path).advance(8)
+    log = StagingLog(tmp_path)
+    assert log.end_lsn == 0
+    log.advance(8)
+    assert StagingLog(tmp_path).end_lsn == 8
+
+
+def test_what_was_not_staged_has_no_manifest(tmp_path: Path) -> None:
+    """Files that the log does not know go together with the manifest that names them."""
+    log, publisher = StagingLog(tmp_path), Publisher()
+    first = log.append(publisher.transaction(8))
+    assert StagingLog(tmp_path).append(publisher.transaction(24)) is not None
+    log.forget_open()
+    assert StagingLog(tmp_path).segments() == log.segments() == (first,)
+
+
 CRASH = """
 import sys
 from pathlib import Path

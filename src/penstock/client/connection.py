@@ -13,6 +13,10 @@ string can quote a part of it, so they are not passed on.
 from __future__ import annotations
 
 import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, overload
 
 import psycopg
@@ -33,6 +37,12 @@ OPTIONS = (
 """PostgreSQL's walreceiver sets the first three; the others fix two more text forms."""
 
 CLEAR_SEARCH_PATH = "SELECT pg_catalog.set_config('search_path', '', false)"
+
+ANSWER_TIMEOUT = 60.0
+"""Seconds for the answer to a short command: libpq itself waits for one without end."""
+
+CANCEL_TIMEOUT = 2.0
+"""Seconds for the request to cancel; it has a connection of its own."""
 
 _DEFAULTS = {
     # Seconds.  A publisher that does not answer at all is found out by these, a silent one by
@@ -77,6 +87,17 @@ def publisher_conninfo(
     return make_conninfo(conninfo, **added)
 
 
+class _Lent(psycopg.Connection[Any]):
+    """psycopg's connection around a ``PGconn`` that outlives it.
+
+    Only this way to connect, and to cancel, leaves Python's lock to the other threads: with
+    ``PGconn.connect`` a publisher that accepts and says nothing stops the whole node.
+    """
+
+    def __del__(self, *_: object) -> None:
+        """Nothing is closed, and there is nothing to warn of."""
+
+
 @overload
 def open_publisher(
     conninfo: str,
@@ -119,19 +140,82 @@ def open_publisher(
         default_user=default_user,
     )
     if replication:
-        connection = pq.PGconn.connect(full.encode())
-        if connection.status != pq.ConnStatus.OK:
-            raise connection_lost(connection.get_error_message(), conninfo)
+        try:
+            connection = _Lent.connect(full, autocommit=True).pgconn
+        except psycopg.Error as error:
+            raise connection_lost(str(error), conninfo) from None
+        connection.nonblocking = 0
         _check_password(connection, password_required)
-        run(connection, CLEAR_SEARCH_PATH)
+        with answers_within(connection.socket, ANSWER_TIMEOUT):
+            run(connection, CLEAR_SEARCH_PATH)
         return connection
     try:
         session = psycopg.connect(full, autocommit=True)
     except psycopg.Error as error:
         raise connection_lost(str(error), conninfo) from None
     _check_password(session.pgconn, password_required)
-    session.execute(CLEAR_SEARCH_PATH)
+    try:
+        with answers_within(session.fileno(), ANSWER_TIMEOUT):
+            session.execute(CLEAR_SEARCH_PATH)
+    except psycopg.Error as error:
+        raise connection_lost(str(error), conninfo) from None
     return session
+
+
+@contextmanager
+def answers_within(descriptor: int, seconds: float) -> Iterator[None]:
+    """Cut a connection, given by its socket, when the block's commands take longer.
+
+    A peer that accepts and then says nothing (a hung server, a half-open path through a proxy)
+    keeps TCP alive, so nothing else would end the wait.  ConnectionLostError then.
+    """
+    late = threading.Event()
+    with cutter(descriptor) as cut:
+
+        def give_up() -> None:
+            late.set()
+            cut()
+
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (ConnectionLostError, psycopg.Error) as error:
+            if not late.is_set():
+                raise
+            raise ConnectionLostError(
+                f"lost the connection to the publisher: it did not answer within {seconds:g} s"
+            ) from error
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+@contextmanager
+def cutter(descriptor: int) -> Iterator[Callable[[], None]]:
+    """For the block, a function that ends a connection at once, from any thread.
+
+    Whoever reads from it sees its end.  It has a descriptor of its own: libpq may close its one
+    meanwhile, and the number may then be another connection's.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connected:
+
+        def cut() -> None:
+            try:
+                connected.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the peer was quicker
+                return
+
+        yield cut
+
+
+def cancel(connection: pq.abc.PGconn) -> None:
+    """Ask the publisher to cancel what runs on a connection; whether it does is not known."""
+    try:
+        _Lent(connection).cancel_safe(timeout=CANCEL_TIMEOUT)
+    except psycopg.Error:  # it is gone already, or does not answer
+        return
 
 
 def run(connection: pq.abc.PGconn, command: str) -> list[tuple[str | None, ...]]:

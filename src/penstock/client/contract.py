@@ -31,7 +31,7 @@ from penstock.client.connection import run
 from penstock.errors import FeatureNotSupportedError, PublicationError, SlotError, StagingError
 from penstock.lsn import format_lsn, parse_lsn
 from penstock.names import quote_pg_literal
-from penstock.staging.files import replace_durably
+from penstock.staging.files import replace_durably, room_needed
 from penstock.staging.log import StagingLog
 
 MIN_VERSION = 150000
@@ -97,7 +97,8 @@ def check_contract(
     staging.advance(flush)
     if known is None:
         content = json.dumps(asdict(publisher)).encode()
-        replace_durably(staging.folder / IDENTITY_FILE, content)
+        with room_needed(staging.folder):
+            replace_durably(staging.folder / IDENTITY_FILE, content)
     return Start(flush, publishes_all)
 
 

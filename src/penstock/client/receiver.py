@@ -42,7 +42,7 @@ import psycopg
 from psycopg import pq
 
 from penstock.client.chunks import QUEUE_LIMIT, ChunkBuilder, ChunkQueue
-from penstock.client.connection import open_publisher
+from penstock.client.connection import answers_within, open_publisher
 from penstock.client.contract import check_contract
 from penstock.client.feedback import (
     KEEPALIVE,
@@ -217,27 +217,8 @@ class Receiver:
             password_required=options.password_required,
         )
         try:
-            contract = check_contract(
-                connection,
-                slot=options.slot,
-                publications=options.publications,
-                staging=self._staging,
-                origin_lsn=self._applied(),
-            )
-            start, self.publishes_all = contract.position, contract.publishes_all
-            self._staging.forget_open()
-            staged = self._staging.segments()
-            self._progress = Progress(start, staged[-1].end_lsn if staged else 0)
-            connection.notice_handler = self._notice
-            start_replication(
-                connection,
-                options.slot,
-                start,
-                options.publications,
-                options.origin,
-                options.streaming,
-                enable_two_phase=enable_two_phase,
-            )
+            with answers_within(connection.socket, options.timeout):
+                start = self._begin(connection, enable_two_phase)
         except BaseException:
             connection.finish()
             raise
@@ -248,6 +229,31 @@ class Receiver:
             format_lsn(start),
         )
         return connection
+
+    def _begin(self, connection: pq.abc.PGconn, enable_two_phase: bool) -> int:
+        options = self._options
+        contract = check_contract(
+            connection,
+            slot=options.slot,
+            publications=options.publications,
+            staging=self._staging,
+            origin_lsn=self._applied(),
+        )
+        start, self.publishes_all = contract.position, contract.publishes_all
+        self._staging.forget_open()
+        staged = self._staging.segments()
+        self._progress = Progress(start, staged[-1].end_lsn if staged else 0)
+        connection.notice_handler = self._notice
+        start_replication(
+            connection,
+            options.slot,
+            start,
+            options.publications,
+            options.origin,
+            options.streaming,
+            enable_two_phase=enable_two_phase,
+        )
+        return start
 
     # The receiving thread.
 
@@ -392,9 +398,14 @@ class Receiver:
 
     def _wait(self, poll: select.poll, seconds: float) -> None:
         # Rounded up: a wait of less than a millisecond would be a loop.
-        for descriptor, _ in poll.poll(int(seconds * 1000) + 1):
+        for descriptor, event in poll.poll(int(seconds * 1000) + 1):
             if descriptor == self._woken.fileno():
                 self._woken.recv(4096)
+            elif event & select.POLLIN:
+                # A part of a large row on a slow line is no silence (PostgreSQL's walreceiver
+                # counts whole messages, and would never get such a row).
+                self._received_at = time.monotonic()
+                self._asked = False
 
     def _end_stream(self) -> None:
         """Confirm what is staged and end the copy mode; the walsender then leaves the slot."""

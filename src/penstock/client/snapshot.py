@@ -19,14 +19,22 @@ import select
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
-from penstock.client.connection import open_publisher, run, server_error
+from penstock.client.connection import (
+    ANSWER_TIMEOUT,
+    answers_within,
+    cancel,
+    cutter,
+    open_publisher,
+    run,
+    server_error,
+)
 from penstock.errors import ConnectionLostError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy_range import CopyStoppedError
@@ -72,12 +80,14 @@ def export_snapshot(
     CopyStoppedError when ``stopping`` is set meanwhile.  ConnectionLostError, or the publisher's
     error with its SQLSTATE.
     """
-    with open_publisher(
+    keeper = open_publisher(
         conninfo,
         application_name=application_name,
         default_user=default_user,
         password_required=password_required,
-    ) as keeper:
+    )
+    # Closed without a ROLLBACK: a publisher that is not there any more would not answer it.
+    with closing(keeper), _cut_on_stop(keeper.fileno(), stopping):
         walsender = open_publisher(
             conninfo,
             replication=True,
@@ -86,7 +96,8 @@ def export_snapshot(
             password_required=password_required,
         )
         try:
-            run(walsender, _TIMEOUTS)
+            with answers_within(walsender.socket, ANSWER_TIMEOUT):
+                run(walsender, _TIMEOUTS)
             slot = quote_pg(f"penstock_copy_{uuid.uuid4().hex}")
             point, exported = _create_slot(
                 walsender,
@@ -100,6 +111,27 @@ def export_snapshot(
         yield Snapshot(parse_lsn(point), name, keeper)
 
 
+@contextmanager
+def _cut_on_stop(descriptor: int, stopping: threading.Event) -> Iterator[None]:
+    """Cut a connection when the copy is stopped: its thread may wait for an answer on it."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_AGAIN):
+            if stopping.is_set():
+                cut()
+                return
+
+    with cutter(descriptor) as cut:
+        watcher = threading.Thread(target=watch, name="copy watcher", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
 def _create_slot(
     walsender: pq.abc.PGconn, command: str, stopping: threading.Event
 ) -> tuple[str, str]:
@@ -107,7 +139,7 @@ def _create_slot(
     walsender.send_query(command.encode())
     while walsender.is_busy():
         if stopping.is_set():
-            walsender.get_cancel().cancel()
+            cancel(walsender)
             raise CopyStoppedError("the initial copy was stopped")
         select.select([walsender.socket], [], [], LOOK_AGAIN)
         walsender.consume_input()

@@ -28,6 +28,10 @@ terminated backend between ``pg_replication_origin_xact_setup`` and COMMIT would
 ever.  This way the origin is never ahead of the data; what moves it ahead is
 pg_replication_origin_advance.
 
+The xid that a Delta commit names must be durable before: PostgreSQL hands out xids in memory, and
+after a crash hands out again those that no flushed WAL record carries.  The Delta commit of a
+crashed transaction would seem to belong to the next owner of its xid, who commits.
+
 The relation is locked before the row: DDL holds ACCESS EXCLUSIVE on the relation when it asks for
 the row, so the other order would be a deadlock.
 """
@@ -55,6 +59,8 @@ from penstock.lsn import format_lsn
 
 RECORD_PREFIX = "penstock"
 RECORD_FORMAT = 1
+XID_PREFIX = "penstock.xid"
+"""Prefix of the messages that carry an xid into the WAL; they say nothing else."""
 
 Range = tuple[int, int]
 
@@ -137,6 +143,7 @@ class Commit:
     _locked: dict[int, LakeTable] = field(default_factory=dict)
     _moved: dict[int, _Moved] = field(default_factory=dict)
     _position: _Position | None = None
+    _xid_is_durable: bool = False
 
     @property
     def metadata(self) -> str:
@@ -160,6 +167,9 @@ class Commit:
             if relid not in tables:
                 raise not_a_lake_table(relid)
         self._locked.update(tables)
+        if not self._xid_is_durable:
+            _make_xid_durable(self.conn)
+            self._xid_is_durable = True
         return tables
 
     def moved(
@@ -345,6 +355,26 @@ def begin_commit(conn: ControlConnection, purpose: str, lake_root: Path) -> Iter
         raise
     if commit._position is not None:
         _move_origin(conn, commit._position)
+
+
+def flush_wal(conn: ControlConnection) -> None:
+    """Make durable what other sessions have written to the WAL so far, committed or not.
+
+    A commit flushes all that is before it; ``conn`` is an idle connection in autocommit mode.
+    """
+    conn.execute("SELECT pg_logical_emit_message(true, %s, '{}')", [XID_PREFIX])
+
+
+def _make_xid_durable(conn: ControlConnection) -> None:
+    """Make the xid of the connection's transaction durable, though it has not committed."""
+    if conn.info.server_version >= 170000:
+        conn.execute("SELECT pg_logical_emit_message(false, %s, '{}', flush => true)", [XID_PREFIX])
+        return
+    conn.execute("SELECT pg_logical_emit_message(false, %s, '{}')", [XID_PREFIX])
+    with ControlConnection.connect(
+        conn.info.dsn, password=conn.info.password, autocommit=True
+    ) as other:
+        flush_wal(other)
 
 
 def _roll_back(conn: ControlConnection) -> None:

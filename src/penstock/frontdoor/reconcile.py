@@ -41,7 +41,7 @@ from typing import Any
 
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
-from penstock.control.commits import commit_metadata, commit_record, moved_table
+from penstock.control.commits import commit_metadata, commit_record, flush_wal, moved_table
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.guard import HIDE_PARAMETERS, NODE_AND_XID, Call, Guard
 from penstock.errors import TableStateError
@@ -121,6 +121,7 @@ class Reconciler:
             # An update that changes nothing: the row's xmin is now this subtransaction's xid.
             await call(self._guard.set_table_version(table.relid, table.version, table.sole_writer))
             ((row_xid,),) = await backend.query(_ROW_XID, [str(table.relid)])
+            await asyncio.to_thread(self._make_durable)  # the xid, before Delta has it
             metadata = commit_metadata(
                 node or "", full_xid(int(row_xid or 0), int(xid or 0)), "ddl"
             )
@@ -139,6 +140,10 @@ class Reconciler:
         if moved:
             record = commit_record(node or "", xid or "", "ddl", None, moved)
             await call(self._guard.emit_commit(record))
+
+    def _make_durable(self) -> None:
+        with connect(self._control, application_name="penstock flush") as conn:
+            flush_wal(conn)
 
     async def _check_promises(self, backend: Backend, altered: dict[int, _Altered]) -> None:
         promises: dict[int, list[Promise]] = {}

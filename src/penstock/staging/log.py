@@ -147,7 +147,7 @@ class StagingLog:
             self._record(max(self._position, gone[-1].end_lsn))
             self._segments = self._segments[len(gone) :]
         for segment in gone:
-            self._manifest(segment.first_commit_lsn).unlink()
+            self._manifest(segment.first_commit_lsn).unlink(missing_ok=True)
         sync(self.folder)  # no manifest may outlive its files
         for file in (file for segment in gone for file in segment.files):
             Path(file.path).unlink(missing_ok=True)
@@ -221,9 +221,16 @@ class StagingLog:
     def _remove_unregistered(self) -> None:
         with self._changed:
             named = {Path(file.path).name for s in self._segments for file in s.files}
+            manifests = {self._manifest(s.first_commit_lsn).name for s in self._segments}
+        # A manifest without its segment: the folder could not be synced after it was written.
+        unknown = [path for path in self.folder.glob(MANIFESTS) if path.name not in manifests]
+        for path in unknown:
+            path.unlink(missing_ok=True)
+        if unknown:
+            sync(self.folder)  # no manifest may outlive its files
         for path in (*self.folder.glob("*.parquet"), *self.folder.glob("*.tmp")):
             if path.name not in named:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 def _counts(operations: pa.ChunkedArray) -> Callable[[str], int]:
@@ -234,10 +241,13 @@ def _counts(operations: pa.ChunkedArray) -> Callable[[str], int]:
 
 
 def _read_position(path: Path) -> int:
-    """The recorded position; 0 when there is none."""
-    if not path.exists():
+    """The recorded position; 0 when there is none.
+
+    The file is empty when there was no room, or a crash, before the first one was written.
+    """
+    text = path.read_text() if path.exists() else ""
+    if not text:
         return 0
-    text = path.read_text()
     try:
         lsn = int(text, 16)
     except ValueError:

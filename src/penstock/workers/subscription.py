@@ -31,7 +31,7 @@ import psycopg
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.failing import FailedChangeError, first_commit
-from penstock.client.receiver import Receiver, StreamOptions
+from penstock.client.receiver import Receiver, ReceiverState, StreamOptions
 from penstock.control.catalog import (
     Subscription,
     SubscriptionRelation,
@@ -109,7 +109,7 @@ class SubscriptionWorker:
         self._thread.join(timeout)
 
     def reports(self) -> list[WorkerReport]:
-        """Its rows in pg_stat_subscription; none between two attempts."""
+        """Its rows in pg_stat_subscription; none while there is no stream."""
         attempt = self._attempt
         return [] if attempt is None else attempt.reports()
 
@@ -208,7 +208,9 @@ class Attempt:
                     self._sync.stop()
 
     def reports(self) -> list[WorkerReport]:
-        """This attempt's workers."""
+        """This attempt's workers; none while it connects, or when the stream has ended."""
+        if self._receiver.state is not ReceiverState.STREAMING:
+            return []
         status = self._receiver.status()
         waiting = self._staging.segments(self._applied)
         apply = WorkerReport(
