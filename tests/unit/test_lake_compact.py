@@ -158,3 +158,19 @@ def test_rows_that_came_back_meanwhile(table: LakeTable) -> None:
     table = at(table, version)
     assert swap(table, made, "m") is None
     assert len(rows(table)) == 2 * EIGHT
+
+
+def test_files_of_a_copy_are_left_alone() -> None:
+    """What is large depends on the table: 4 MiB in a small one, a 64th of it in a larger one."""
+
+    def made(size: int, number: int) -> list[DataFile]:
+        mib = 1024 * 1024
+        return [
+            DataFile({"path": f"{size}-{n}", "size": size * mib, "stats": '{"numRecords":9}'})
+            for n in range(number)
+        ]
+
+    assert groups(made(5, 20)) == []
+    assert [len(group) for group in groups(made(3, 20))] == [20]
+    assert [len(group) for group in groups(made(5, 200))] == [64]
+    assert groups(made(200, 300)) == []

@@ -40,8 +40,10 @@ from penstock.lake.vectors import read_vector, write_vectors
 EIGHT = 8
 """Files of one tier that are worth a rewrite."""
 
-LARGE = 32 * 1024 * 1024
-"""Bytes from which a file is left alone unless many of its rows are gone."""
+SMALLEST_LARGE, LARGEST_LARGE = 4 * 1024 * 1024, 128 * 1024 * 1024
+SHARE = 64
+"""A file is large, and left alone unless many of its rows are gone, from a 64th of its table on, in
+bytes not below nor above these.  So what an initial copy has written is not written once more."""
 
 MASKED = 0.3
 """Share of gone rows from which a file is written anew."""
@@ -64,12 +66,15 @@ class Rewritten:
 
 def groups(files: Iterable[DataFile]) -> list[tuple[DataFile, ...]]:
     """The files that should be written anew, together with which others."""
+    files = list(files)
+    total = sum(file.add["size"] for file in files)
+    large = min(max(total // SHARE, SMALLEST_LARGE), LARGEST_LARGE)
     tiers: dict[int, list[DataFile]] = {}
     alone: list[tuple[DataFile, ...]] = []
     for file in files:
         left = 1 - _share_gone(file)
         size = file.add["size"] * left
-        if size < LARGE:
+        if size < large:
             tiers.setdefault(max(0, int(math.log(max(size, 1) / _SMALLEST, EIGHT))), []).append(
                 file
             )
