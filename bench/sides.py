@@ -104,10 +104,8 @@ class Subscriber(Side):
             )
 
 
-class Floor(Side):
-    """pg_recvlogical: what the publisher's walsender can send at all, to /dev/null."""
-
-    name = "recvlogical"
+class Part(Side):
+    """A part of what a subscriber does, with a slot that it makes itself."""
 
     def __init__(self, source: PostgresServer) -> None:
         self._source = source
@@ -118,6 +116,12 @@ class Floor(Side):
             connection.execute(
                 "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.name,)
             )
+
+
+class Floor(Part):
+    """pg_recvlogical: what the publisher's walsender can send at all, to /dev/null."""
+
+    name = "recvlogical"
 
     def drain(self) -> float:
         """Run it up to the current end of WAL."""
@@ -137,21 +141,14 @@ class Floor(Side):
         return time.monotonic() - began
 
 
-class Staging(Side):
+class Staging(Part):
     """A receiver alone: receive, decode, stage durably; nothing is applied."""
 
     name = "staging"
 
     def __init__(self, source: PostgresServer, folder: Path) -> None:
-        self._source = source
+        super().__init__(source)
         self._log = StagingLog(folder)
-
-    def make_slot(self) -> None:
-        """Make the slot that it drains."""
-        with self._source.connect(DATABASE) as connection:
-            connection.execute(
-                "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.name,)
-            )
 
     def drain(self) -> float:
         """Until everything is staged; what was staged is then forgotten."""

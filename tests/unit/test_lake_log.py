@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -20,7 +21,14 @@ from penstock.errors import TableStateError
 from penstock.lake import tables
 from penstock.lake.durable import decode_z85, encode_z85, log_entry
 from penstock.lake.files import write_file
-from penstock.lake.log import DataFile, commit, data_files, head_version, physical_names
+from penstock.lake.log import (
+    DataFile,
+    actions_of,
+    commit,
+    data_files,
+    head_version,
+    physical_names,
+)
 from penstock.lake.vectors import read_vector, write_vectors
 
 NO_SPARK = cast(SparkSession, None)
@@ -181,3 +189,37 @@ def test_no_table_no_version(tmp_path: Path) -> None:
     """A folder without a log, or that is not there, has no head."""
     assert head_version(str(tmp_path)) is None
     assert head_version(str(tmp_path / "missing")) is None
+
+
+def test_a_restore_over_a_checkpoint_names_no_file_twice(table: LakeTable) -> None:
+    """A checkpoint writes a file with other fields; what stays goes neither out nor in again."""
+    head = append(table, range(10))
+    [path] = files(head)
+    head = change(head, {path: [4]})
+    while head.version != tables.CHECKPOINT_EVERY - 1:
+        head = append(head, range(10))
+    ahead = append(append(head, range(5)), range(5))
+    pointer = Path(table.location, "_delta_log", "_last_checkpoint")
+    entry = next(pointer.parent.glob("*.checkpoint.parquet"))
+    checkpoint = pq.read_table(entry)
+    adds = checkpoint.column("add").to_pylist(maps_as_pydicts="strict")
+    other = [each and {**each, "dataChange": False} for each in adds]
+    number = checkpoint.schema.get_field_index("add")
+    column = pa.array(other, checkpoint.schema.field("add").type)
+    pq.write_table(checkpoint.set_column(number, checkpoint.schema.field("add"), column), entry)
+    assert head.version is not None and ahead.version is not None
+    version = tables.restore(NO_SPARK, table.location, head.version, "undone")
+    actions = list(actions_of(table.location, version))
+    assert [len([a for a in actions if kind in a]) for kind in ("remove", "add")] == [2, 0]
+    assert left(dataclasses.replace(table, version=version)) == left(head)
+
+
+def test_a_torn_pointer_is_only_a_hint(table: LakeTable) -> None:
+    """Without a readable pointer to the last checkpoint the log is listed."""
+    head = table
+    while head.version != tables.CHECKPOINT_EVERY + 2:
+        head = append(head, range(2))
+    before = set(files(head))
+    Path(table.location, "_delta_log", "_last_checkpoint").write_text("")
+    assert head_version(table.location) == head.version
+    assert set(files(head)) == before

@@ -56,6 +56,16 @@ class DataFile:
         vector: Mapping[str, Any] | None = self.add.get("deletionVector")
         return vector
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What Delta knows a file by: its path and its deletion vector, whatever else is written.
+
+        A checkpoint and a commit may write the same action with other incidental fields.
+        """
+        vector = self.vector or {}
+        names = ("storageType", "pathOrInlineDv", "offset")
+        return (self.add["path"], *(str(vector.get(name)) for name in names))
+
     @cached_property
     def stats(self) -> Mapping[str, Any]:
         """Delta's statistics; decimals in them have lost digits, so nothing is decided by those."""
@@ -202,10 +212,13 @@ def _history(location: str, version: int, kind: str) -> Iterator[list[Action]]:
 
 
 def _last_checkpoint(log: Path) -> int | None:
-    """The version that the log's pointer names, None without one."""
+    """The version that the log's pointer names; None without one, or when it is torn.
+
+    The pointer is a hint: whoever cannot read it lists the log.
+    """
     try:
         return int(json.loads((log / "_last_checkpoint").read_text())["version"])
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, KeyError):
         return None
 
 

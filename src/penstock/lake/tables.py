@@ -158,10 +158,14 @@ def restore(spark: SparkSession, location: str, version: int, metadata: str) -> 
         assert head is not None
         sync_versions(location, before + 1, head)
         return head
-    wanted, there = data_files(location, version), data_files(location, before)
+    # By identity: a commit that removes and adds the same file with the same vector is not valid.
+    wanted, there = (
+        {file.identity: file for file in data_files(location, each).values()}
+        for each in (version, before)
+    )
     now = int(time.time() * 1000)
-    actions = [file.removed(now) for path, file in there.items() if wanted.get(path) != file]
-    actions += [file.again() for path, file in wanted.items() if there.get(path) != file]
+    actions = [file.removed(now) for name, file in there.items() if name not in wanted]
+    actions += [file.again() for name, file in wanted.items() if name not in there]
     commit(location, before + 1, actions, "RESTORE", metadata)
     return before + 1
 
