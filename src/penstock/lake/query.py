@@ -61,7 +61,7 @@ _SETTINGS = {
     # A product's inner rows come out of Spark's sorter, which looks at each row whether the task
     # was cancelled; kept in memory as rows they would be gone through to the end.
     "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "0",
-    # The plan is searched for nested loops, so it must not be cut.
+    # The plan is searched for nested loops, so it must not be cut, whatever the user has set.
     "spark.sql.maxPlanStringLength": str(10_000_000),
 }
 

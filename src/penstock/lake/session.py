@@ -46,10 +46,6 @@ _VALUES = {
 _SPEED = {
     "spark.scheduler.mode": "FAIR",
     "spark.driver.memory": "4g",
-    # MERGEs into some dozens of tables keep their generated code (default 100 classes).
-    "spark.sql.codegen.cache.maxEntries": "2000",
-    # Plans are rendered as text for listeners; a key list makes them long.
-    "spark.sql.maxPlanStringLength": "8192",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
