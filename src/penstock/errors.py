@@ -145,6 +145,12 @@ class NotNullViolationError(PenstockError):
     sqlstate = "23502"
 
 
+class InsufficientPrivilegeError(PenstockError):
+    """The role that acts may not do this."""
+
+    sqlstate = "42501"
+
+
 class TableStateError(PenstockError):
     """A Delta table is not as its commit record says, and cannot be brought back by itself."""
 

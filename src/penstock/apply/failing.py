@@ -14,7 +14,7 @@ Out:  the change that PostgreSQL, which applies one after the other, would have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from penstock.apply.rows import RowMapping
 from penstock.change.relation import LakeTable, Relation
 from penstock.errors import (
     FeatureNotSupportedError,
+    InsufficientPrivilegeError,
     InvalidTextError,
     NotNullViolationError,
     PenstockError,
@@ -37,6 +38,7 @@ from penstock.errors import (
 
 CHANGE_ERRORS = (
     FeatureNotSupportedError,
+    InsufficientPrivilegeError,
     InvalidTextError,
     NotNullViolationError,
     RelationMismatchError,
@@ -78,6 +80,16 @@ def first_change(batch: TableBatch) -> FailingChange | None:
     """The first change that lies in the batch's range of commits."""
     for relation, rows in batch.read([]):
         return _change(relation, rows, 0)
+    return None
+
+
+def first_of(batch: TableBatch, ops: Iterable[str]) -> FailingChange | None:
+    """The first change in the batch's range with one of these ops."""
+    wanted = pa.array(list(ops), pa.string())
+    for relation, rows in batch.read([]):
+        place = pc.index(pc.is_in(rows.column("op"), value_set=wanted), True).as_py()
+        if place >= 0:
+            return _change(relation, rows, place)
     return None
 
 

@@ -54,7 +54,6 @@ OWN_OPTIONS = ("create_tables", "schema_changes")
 _NOT_HONOURED = {
     "binary": True,
     "retain_dead_tuples": True,
-    "run_as_owner": True,
 }
 """Options that the workers do not honour yet, with the value that is refused."""
 

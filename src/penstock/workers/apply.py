@@ -34,6 +34,7 @@ from penstock.apply.failing import (
     FailedChangeError,
     failing_change,
     first_change,
+    first_of,
 )
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import (
@@ -55,6 +56,7 @@ from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.partitions import leaf_predicate
+from penstock.workers.privileges import denied_changes
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
 
@@ -220,17 +222,28 @@ class Applier:
 
     def _targets(self, work: TableWork) -> list[Target]:
         table = self._table(work.name)
+        leaves: list[tuple[LakeTable, str | None]] = [(table, None)]
+        if table.kind == "p":
+            leaves = leaf_partitions(self._connection, table.relid, self._root)
+        relids = tuple(leaf.relid for leaf, _ in leaves)
+        self._require_privileges(work, table, relids)
         published = {c.name for file in work.files for c in file.relation.columns}
         values = column_defaults(self._connection, table, published)
         defaults = spark_literals(table, values)
         if table.kind == "r":
             return [Target(table.relid, work, None, (), defaults)]
-        leaves = leaf_partitions(self._connection, table.relid, self._root)
-        relids = tuple(leaf.relid for leaf, _ in leaves)
         return [
             Target(leaf.relid, work, self._predicate(leaf, constraint), relids, defaults)
             for leaf, constraint in leaves
         ]
+
+    def _require_privileges(self, work: TableWork, table: LakeTable, relids: Sequence[int]) -> None:
+        """FailedChangeError for the first change that the subscription may not do."""
+        denied = denied_changes(self._connection, self._subscription, table.relid, relids)
+        if denied:
+            change = first_of(TableBatch(work.files, work.from_lsn, work.to_lsn), denied)
+            if change is not None:
+                raise FailedChangeError(denied[change.op], change) from None
 
     def _predicate(self, leaf: LakeTable, constraint: str | None) -> str | None:
         return None if constraint is None else leaf_predicate(self._connection, leaf, constraint)

@@ -49,6 +49,7 @@ from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
+from penstock.workers.privileges import check_copy
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
@@ -168,6 +169,8 @@ class TableSync:
         """State d, and a Delta table for each target that has none."""
         root = self._context.settings.lake_path
         with begin_commit(conn, "copy", root) as commit:
+            for relid in self._tables:
+                check_copy(conn, self._subscription, relid)
             for table in self._tables.values():
                 commit.set_relation_state(self._subscription.oid, table.relid, TableState.DATASYNC)
                 for leaf in _leaf_relids(conn, table.relid, commit):
