@@ -139,6 +139,12 @@ class UniqueViolationError(PenstockError):
     position: int | None = None
 
 
+class UnresolvedConflictError(FeatureNotSupportedError):
+    """A conflict that the policy cannot decide; ``position`` is the change's in its batch."""
+
+    position: int | None = None
+
+
 class NotNullViolationError(PenstockError):
     """A value that must not be null is."""
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from penstock.change.codes import row_codes
+from penstock.change.last_change import with_last_change
 from penstock.change.relation import LakeTable
 from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.tables import arrow_schema
@@ -116,8 +117,8 @@ def find_rows(
 
 
 def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
-    """These columns of the hits, in their order."""
-    wanted = arrow_schema(table)
+    """These columns of the hits, in their order; those of change/last_change.py may be asked."""
+    wanted = with_last_change(arrow_schema(table))
     schema = pa.schema([wanted.field(name) for name in columns])
     names = physical_names(table.location)
     order = np.lexsort((hits.row, hits.file))
@@ -182,7 +183,7 @@ def _read(
 ) -> pa.Table:
     """Columns of some row groups, in the table's types; null where the file lacks one."""
     there = set(parquet.schema_arrow.names)
-    physical = [names[name] for name in schema.names]
+    physical = [names.get(name, name) for name in schema.names]
     read = parquet.read_row_groups(groups, columns=[each for each in physical if each in there])
     count = sum(parquet.metadata.row_group(group).num_rows for group in groups)
     columns = [

@@ -153,10 +153,11 @@ class TableSync:
                 default_user=context.publisher_user,
             )
             begun = time.monotonic()
+            last_change = (subscription.oid, time.time_ns() // 1000)
             copied = run_copy(
                 self._spark,
                 packs,
-                Source(conninfo, snapshot.name),
+                Source(conninfo, snapshot.name, last_change),
                 context.settings.max_sync_workers_per_subscription,
                 self._progress,
                 self._stopping,
