@@ -60,7 +60,9 @@ class Shared:
             commits=Commits(subid, np.array(rows)),
         )
         met = Conflicts()
-        applied = apply_changes(self.spark, self.table, batch, METADATA, None, None, met, policy)
+        applied = apply_changes(
+            lambda: self.spark, self.table, batch, METADATA, None, None, met, policy
+        )
         if applied is not None:
             self.table = at(self.table, applied.version, applied.sole_writer)
         return met
