@@ -12,7 +12,7 @@ from tests.support.node import Node
 from tests.support.subscribing import SYNC_TIMEOUT, drop_subscription, wait_equal, wait_ready
 from tests.support.waits import wait_until
 
-TABLE = "SELECT * FROM own_t"
+TABLE = "SELECT id, v FROM own_t"
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def owned(publisher_db: Database, node: Node) -> Iterator[Node]:
     )
     node.psql("CREATE ROLE own_keeper; CREATE ROLE own_reader")
     node.psql("CREATE TABLE own_t (id int PRIMARY KEY, v int)")
+    node.psql("ALTER TABLE own_t ADD who text DEFAULT current_user")
     node.psql("ALTER TABLE own_t OWNER TO own_keeper")
     node.psql("GRANT CREATE ON DATABASE lake TO own_reader")
     node.psql(
@@ -64,6 +65,8 @@ def mended(node: Node, *statements: str) -> None:
 def test_as_the_owner_of_the_table(owned: Node, publisher_db: Database) -> None:
     """The subscription's owner must be able to SET ROLE to the table's, for copy and stream.
 
+    A default is computed with the same rights.
+
     The owner may take privileges from itself, and row-level security that is forced on it stops
     apply, for it cannot be honoured.
     """
@@ -72,6 +75,7 @@ def test_as_the_owner_of_the_table(owned: Node, publisher_db: Database) -> None:
     mended(owned, "GRANT own_keeper TO own_reader WITH INHERIT FALSE, SET TRUE")
     wait_ready(owned, "own_s")
     wait_equal(publisher_db, TABLE, owned)
+    assert owned.psql("SELECT who FROM own_t") == "own_keeper"
 
     owned.psql("REVOKE UPDATE ON own_t FROM own_keeper")
     publisher_db.psql("INSERT INTO own_t VALUES (2, 2)")
@@ -127,3 +131,4 @@ def test_as_the_owner_of_the_subscription(owned: Node, publisher_db: Database) -
     )
     mended(owned, "ALTER TABLE own_t DISABLE ROW LEVEL SECURITY")
     wait_equal(publisher_db, TABLE, owned)
+    assert owned.psql("SELECT who FROM own_t") == "own_reader"

@@ -58,7 +58,7 @@ from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.partitions import leaf_predicate
-from penstock.workers.privileges import denied_changes
+from penstock.workers.privileges import acting_role, denied_changes
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
 
@@ -236,7 +236,8 @@ class Applier:
         relids = tuple(leaf.relid for leaf, _ in leaves)
         self._require_privileges(work, table, relids)
         published = {c.name for file in work.files for c in file.relation.columns}
-        values = column_defaults(self._connection, table, published)
+        role = acting_role(self._connection, self._subscription, table.relid)
+        values = column_defaults(self._connection, table, published, role)
         defaults = spark_literals(table, values)
         if table.kind == "r":
             return [Target(table.relid, work, None, (), defaults, table)]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
-from penstock.control.catalog import Subscription
+from penstock.control.catalog import Subscription, not_a_lake_table
 from penstock.control.connect import ControlConnection
 from penstock.errors import FeatureNotSupportedError, InsufficientPrivilegeError, PenstockError
 
@@ -113,6 +113,18 @@ def check_copy(conn: ControlConnection, subscription: Subscription, relid: int) 
         error = each.denied(NEEDED["I"])
         if error is not None:
             raise error
+
+
+def acting_role(conn: ControlConnection, subscription: Subscription, relid: int) -> str:
+    """The role that apply and copy act as for a relation."""
+    row = conn.execute(
+        "SELECT pg_get_userbyid(CASE WHEN %s THEN %s::oid ELSE relowner END)"
+        " FROM pg_class WHERE oid = %s::oid",
+        [subscription.run_as_owner, subscription.owner, relid],
+    ).fetchone()
+    if row is None:
+        raise not_a_lake_table(relid)
+    return str(row[0])
 
 
 def _facts(

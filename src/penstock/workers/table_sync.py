@@ -48,7 +48,7 @@ from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
-from penstock.workers.privileges import check_copy
+from penstock.workers.privileges import acting_role, check_copy
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
@@ -193,7 +193,9 @@ class TableSync:
         parts = [(lake, None)] if lake.kind == "r" else leaf_partitions(conn, table.relid, root)
         leaves = [Leaf(leaf, only, physical_names(leaf.location)) for leaf, only in parts]
         names = [column.name for column in published.relation.columns]
-        return TableCopy(published, lake, tuple(leaves), column_defaults(conn, lake, names))
+        role = acting_role(conn, self._subscription, lake.relid)
+        defaults = column_defaults(conn, lake, names, role)
+        return TableCopy(published, lake, tuple(leaves), defaults)
 
     def _progress(self, relid: int, rows: int) -> None:
         self._rows[relid] += rows
