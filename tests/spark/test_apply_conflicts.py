@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ class Shared:
         policy: Policy = Policy.ERROR,
         subid: int = OURS,
         times: list[int] | None = None,
+        publisher: Shape | None = None,
+        **parts: Any,
     ) -> Conflicts:
         """Apply changes, each a transaction of its own; the conflicts that they met."""
         times = times or list(range(self.now, self.now + len(changes)))
@@ -54,10 +57,11 @@ class Shared:
         lsns = range(1000, 1000 + len(changes))
         rows = [[lsn, lsn + 1, time, lsn - 900] for lsn, time in zip(lsns, times, strict=True)]
         batch = TableBatch(
-            [staged(self._staging, self.shape.relation(), changes)],
+            [staged(self._staging, (publisher or self.shape).relation(), changes)],
             0,
             2**62,
             commits=Commits(subid, np.array(rows)),
+            **parts,
         )
         met = Conflicts()
         applied = apply_changes(
@@ -265,6 +269,76 @@ def test_conflicts_are_shown_with_both_rows(shared: Shared) -> None:
     assert met.counts == {("delete_missing", "skip"): 390}
     assert len(met.shown) == LOGGED
     assert list(met.not_shown()) == [("delete_missing", "skip", 390 - LOGGED)]
+
+
+def test_an_update_that_does_not_know_the_row(spark_worker: SparkSession, tmp_path: Path) -> None:
+    """A missing row is inserted only whole: never with NULL for what was not sent.
+
+    A column that is not published gets its default, or stays what it is where the row exists; if it
+    may not be null and has no default, an update cannot make a row.
+    """
+    shape = Shape({"id": 20, "v": 23, "own": 23, "must": 23}, key=("id",))
+    shared = Shared(spark_worker, tmp_path, shape)
+    publisher = Shape({"id": 20, "v": 23})
+    shared.apply([insert(id=1, v=1, own=1, must=1)], subid=OTHER)
+    for required, expected in ((False, "apply_remote"), (True, "skip")):
+        columns = [
+            dataclasses.replace(each, not_null=required and each.name == "must")
+            for each in shared.table.columns
+        ]
+        shared.table = dataclasses.replace(shared.table, columns=tuple(columns))
+        changes = [update({"id": 5, "v": 5}), insert(id=1, v=2)]
+        if required:
+            changes = [update({"id": 6, "v": 6})]
+        met = shared.apply(changes, Policy.APPLY_REMOTE, publisher=publisher)
+        assert met.counts["update_missing", expected] == 1
+    assert shared.rows() == [
+        {"id": 1, "v": 2, "own": 1, "must": 1},
+        {"id": 5, "v": 5, "own": None, "must": None},
+    ]
+    met = shared.apply([update({"id": 7}, None, ("v",))], Policy.APPLY_REMOTE, publisher=publisher)
+    assert met.counts == {("update_missing", "skip"): 1}
+
+
+def test_leaves_of_a_partitioned_table(spark_worker: SparkSession, tmp_path: Path) -> None:
+    """Every leaf judges the same, the first one tells; a row moves into a leaf that was empty."""
+    low, high = Shared(spark_worker, tmp_path / "low"), Shared(spark_worker, tmp_path / "high")
+    high.table = dataclasses.replace(high.table, relid=16501)
+
+    def both(changes: list[Change], policy: Policy, subid: int = OURS) -> list[Conflicts]:
+        siblings = (low.table, high.table)
+        leaves = ((low, "id IS NOT NULL AND id < 100"), (high, "id IS NOT NULL AND id >= 100"))
+        return [
+            leaf.apply(changes, policy, subid, only=only, siblings=siblings)
+            for leaf, only in leaves
+        ]
+
+    both([insert(**row(1)), insert(**row(2))], Policy.ERROR, OTHER)
+    assert high.table.version is None
+    both([update(row(101, 5), {"id": 1})], Policy.ERROR)
+    assert (low.rows(), high.rows()) == ([row(2)], [row(101, 5)])
+    changes = [
+        update(row(102, 6), {"id": 2}),
+        delete(id=101),
+        insert(**row(3)),
+        update(row(103), {"id": 2}),
+        delete(id=900),
+    ]
+    told, silent = both(changes, Policy.KEEP_LOCAL)
+    assert told.counts == {
+        ("update_origin_differs", "keep_local"): 2,
+        ("delete_missing", "skip"): 1,
+    }
+    assert not silent.counts
+    assert (low.rows(), high.rows()) == ([row(2), row(3)], [])
+    told, _ = both(changes, Policy.APPLY_REMOTE)
+    assert told.counts == {
+        ("update_origin_differs", "apply_remote"): 1,
+        ("delete_missing", "skip"): 2,
+        ("insert_exists", "apply_remote"): 1,
+        ("update_missing", "apply_remote"): 1,
+    }
+    assert (low.rows(), high.rows()) == ([row(3)], [row(102, 6), row(103)])
 
 
 def test_without_a_key(spark_worker: SparkSession, tmp_path: Path) -> None:

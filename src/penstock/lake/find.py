@@ -120,10 +120,12 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
     """These columns of the hits, in their order; those of change/last_change.py may be asked."""
     wanted = with_last_change(arrow_schema(table))
     schema = pa.schema([wanted.field(name) for name in columns])
+    if not len(hits):  # there may be no Delta table
+        return schema.empty_table()
     names = physical_names(table.location)
     order = np.lexsort((hits.row, hits.file))
     numbers, starts = np.unique(hits.file[order], return_index=True)
-    parts = np.split(hits.row[order], starts[1:]) if len(numbers) else []
+    parts = np.split(hits.row[order], starts[1:])
 
     def take(part: int) -> pa.Table:
         file = hits.files[numbers[part]]
@@ -134,8 +136,6 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
             return rows.take(pa.array(_positions_in(parquet, groups, parts[part])))
 
     pieces = list(_on_all_cores(take, range(len(parts))))
-    if not pieces:
-        return schema.empty_table()
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_tables(pieces).take(pa.array(back))
