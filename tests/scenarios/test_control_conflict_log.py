@@ -23,6 +23,7 @@ TABLE = Shape().target(Path("t"))
 CONFLICT = LoggedConflict(
     kind="insert_exists",
     resolution="keep_local",
+    op="I",
     commit_lsn=0x16B374D848,
     xid=4_000_000_000,
     time_us=1_700_000_000_123_456,

@@ -89,6 +89,7 @@ def describe(
             LoggedConflict(
                 kind,
                 resolution,
+                chr(reader.index.op[change[place]]),
                 int(lsns[place]),
                 None if transactions is None else int(transactions[place, 3]),
                 None if transactions is None else int(transactions[place, 2]),

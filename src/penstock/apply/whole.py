@@ -155,6 +155,7 @@ def _conflicts(batch: TableBatch, rows: _Rows, missing: Ints, inserted: bool) ->
             LoggedConflict(
                 "update_missing" if updated else "delete_missing",
                 resolution if updated else "skip",
+                "U" if updated else "D",
                 int(lsns[place]),
                 None if known is None else known[place][3],
                 None if known is None else known[place][2],

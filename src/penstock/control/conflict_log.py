@@ -51,6 +51,7 @@ Texts = Mapping[str, str | None]
 class LoggedConflict:
     """One conflict.  ``time_us`` and ``local_time_us`` are microseconds since 1970-01-01 UTC.
 
+    ``op`` is the change's, I, U or D.
     ``commit_lsn``, ``xid`` and ``time_us`` are the remote transaction's.  ``local`` is the row as
     it was before the batch, None when there was none; ``local_origin`` is the subscription that
     changed it last, ``local_time_us`` when it did, None when that is not known.  ``remote`` lacks
@@ -59,6 +60,7 @@ class LoggedConflict:
 
     kind: str
     resolution: str
+    op: str
     commit_lsn: int
     xid: int | None
     time_us: int | None
