@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
-from penstock.errors import TableStateError
+from penstock.errors import ConcurrentWriteError, TableStateError
 from penstock.lake import tables
 from penstock.lake.durable import decode_z85, encode_z85, log_entry
 from penstock.lake.files import write_file
@@ -139,7 +139,7 @@ def test_a_checkpoint_says_what_the_commits_said(table: LakeTable) -> None:
 def test_a_version_is_made_once(table: LakeTable) -> None:
     """Whoever comes second is told; nothing is overwritten, and no draft stays."""
     commit(table.location, 1, [], "WRITE", "first")
-    with pytest.raises(TableStateError, match="written by another"):
+    with pytest.raises(ConcurrentWriteError, match="written by another"):
         commit(table.location, 1, [], "WRITE", "second")
     assert '"first"' in log_entry(table.location, 1).read_text()
     names = sorted(path.name for path in Path(table.location, "_delta_log").iterdir())

@@ -45,10 +45,10 @@ from penstock.apply.net import CHECK, INSERT, REPLACE, UPDATE
 from penstock.apply.rows import RowMapping
 from penstock.apply.whole import whole_effect
 from penstock.change.relation import LakeTable, Relation
-from penstock.errors import RelationMismatchError, TableStateError
+from penstock.errors import RelationMismatchError
 from penstock.lake.files import NewFile, WrittenFile
 from penstock.lake.find import Hits, find_rows, take_rows
-from penstock.lake.log import head_version, physical_names
+from penstock.lake.log import physical_names
 from penstock.lake.tables import (
     append_files,
     arrow_schema,
@@ -124,15 +124,11 @@ def apply_changes(
 
     RelationMismatchError, FeatureNotSupportedError, WrongStateError, UniqueViolationError,
     NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch cannot be applied, and
-    will not be by trying again.  TableStateError: Delta's head is not the table's version.
+    will not be by trying again.  ConcurrentWriteError: Delta's head is not the table's version.
     """
     counts, relations = count_changes(batch)
     if counts.total == 0:
         return None
-    if target.version is not None and head_version(target.location) != target.version:
-        raise TableStateError(
-            f'the Delta table of "{target.schema}.{target.name}" is not at its committed version'
-        )
     values = default_values(spark, defaults or {})
     mappings = {each: RowMapping(each, target, values) for each in relations}
     work = _Work(spark, target, batch, metadata, mappings, missing or Missing())
@@ -285,7 +281,7 @@ class _Work:
             going.files[number].add["path"]: np.sort(going.row[going.file == number])
             for number in np.unique(going.file)
         }
-        self.head = change_rows(self.target, gone, self._write(rows), self.metadata)
+        self.head = change_rows(self._at_head(), gone, self._write(rows), self.metadata)
         self.merged = True
 
     def _append(self, rows: Iterable[pa.Table]) -> None:
@@ -300,7 +296,10 @@ class _Work:
         else:
             files = self._write(rows)
         if files:
-            self.head = append_files(self.target, files, self.metadata)
+            self.head = append_files(self._at_head(), files, self.metadata)
+
+    def _at_head(self) -> LakeTable:
+        return dataclasses.replace(self.target, version=self.head)
 
     def _of_leaf(self, rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Those of the rows that belong into this table, if it is a partition."""
@@ -314,7 +313,7 @@ class _Work:
     def _write(self, rows: Iterable[pa.Table], filtered: bool = False) -> list[WrittenFile]:
         """Files with these rows (of them, those of the leaf), each of some size."""
         pending = iter(rows) if filtered else self._of_leaf(rows)
-        names = physical_names(self.target.location)
+        names = physical_names(self.target.location, self.head)
         wanted = arrow_schema(self.target)
         schema = pa.schema([each.with_name(names[each.name]) for each in wanted])
         files: list[WrittenFile] = []

@@ -90,7 +90,7 @@ def groups(files: Iterable[DataFile]) -> list[tuple[DataFile, ...]]:
 
 def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
     """Write the rows that files still have into a new one, durable on return."""
-    names = physical_names(table.location)
+    names = physical_names(table.location, table.version)
     schema = arrow_schema(table)
     pieces, origins = [], []
     for number, file in enumerate(sources):
@@ -145,7 +145,7 @@ def swap(table: LakeTable, made: Rewritten, metadata: str) -> int | None:
             actions.append({"add": new.add})
     else:
         discard(table, made)
-    return commit_actions(table.location, actions, "OPTIMIZE", metadata) if actions else None
+    return commit_actions(table, actions, "OPTIMIZE", metadata) if actions else None
 
 
 def discard(table: LakeTable, made: Rewritten) -> None:

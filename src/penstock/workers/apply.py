@@ -54,6 +54,7 @@ from penstock.sync.work import Batch, QualifiedName, TableWork
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
+from penstock.workers.external import retried
 from penstock.workers.partitions import leaf_predicate
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
@@ -95,8 +96,11 @@ class Applier:
         """Apply a batch and move the origin to its end; all of it or nothing.
 
         A ``skip_lsn`` that is not 0 is cleared; whether it was.  FailedChangeError when a change
-        cannot be applied.
+        cannot be applied.  TableStateError when another program's writes have stopped a table.
         """
+        return retried(self._context, self._connection, lambda: self._apply(works, batch, skip_lsn))
+
+    def _apply(self, works: Sequence[TableWork], batch: Batch, skip_lsn: int) -> bool:
         subid = self._subscription.oid
         cleared = False
         with begin_commit(self._connection, "apply", self._root) as commit:
@@ -134,6 +138,9 @@ class Applier:
 
         FailedChangeError when a change cannot be applied.
         """
+        retried(self._context, self._connection, lambda: self._catch_up(table, work, position))
+
+    def _catch_up(self, table: SubscriptionRelation, work: TableWork, position: int) -> None:
         with begin_commit(self._connection, "catch up", self._root) as commit:
             self._write(commit, [work])
             commit.set_relation_state(

@@ -17,7 +17,12 @@ import threading
 from penstock.control.catalog import committed_versions, lake_tables
 from penstock.control.commits import begin_commit
 from penstock.control.connect import ControlConnection, connect
-from penstock.errors import ObjectInUseError, TableStateError, WrongStateError
+from penstock.errors import (
+    ConcurrentWriteError,
+    ObjectInUseError,
+    TableStateError,
+    WrongStateError,
+)
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.compact import discard, groups, rewrite, swap
 from penstock.lake.log import data_files
@@ -60,8 +65,9 @@ def compact_table(
                 if version is not None:
                     commit.moved(now, version, [], "optimize", now.sole_writer)
                 reach(Failpoint.OPTIMIZE_BEFORE_COMMIT)
-        except (WrongStateError, TableStateError, ObjectInUseError) as error:
-            # Dropped meanwhile, or with a head that cannot be settled: the others need not wait.
+        except (WrongStateError, TableStateError, ObjectInUseError, ConcurrentWriteError) as error:
+            # Dropped or written meanwhile, or with a head that cannot be settled: the others need
+            # not wait.
             log.info('table "%s.%s" is not compacted: %s', table.schema, table.name, error)
             discard(table, made)
             return

@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
@@ -49,6 +50,7 @@ from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
+from penstock.workers.external import retried
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
@@ -132,7 +134,7 @@ class TableSync:
 
     def _copy(self, conn: ControlConnection) -> None:
         subscription, context = self._subscription, self._context
-        self._begin(conn)
+        retried(context, conn, lambda: self._begin(conn))
         name = f"{subscription.name} table sync"
         with export_snapshot(
             subscription.conninfo,
@@ -162,7 +164,10 @@ class TableSync:
             )
             with closing(copied):
                 for table in copied:
-                    self._commit(conn, table, snapshot.lsn, time.monotonic() - begun)
+                    commit = partial(
+                        self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
+                    )
+                    retried(context, conn, commit)
 
     def _begin(self, conn: ControlConnection) -> None:
         """State d, and a Delta table for each target that has none."""
