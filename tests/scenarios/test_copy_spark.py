@@ -57,7 +57,7 @@ def table_copy(
     """A copy into a new Delta table like the publisher's."""
     with database.connect() as connection:
         lake = lake_table_like(connection, "public", name, str(folder / str(relid)))
-    lake = replace(lake, relid=relid, version=tables.create(spark, lake, "{}"))
+    lake = replace(lake, relid=relid, version=tables.create(lambda: spark, lake, "{}"))
     published = published_table(snapshot.connection, ["p"], "public", name)
     leaf = Leaf(lake, None, physical_names(lake.location))
     return TableCopy(published, lake, (leaf,))

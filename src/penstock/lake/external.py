@@ -36,7 +36,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
@@ -52,6 +51,7 @@ from penstock.lake.log import (
     latest_action,
     physical_names,
 )
+from penstock.lake.session import GetSession
 from penstock.lake.settle import AheadCommit, XactStatus, check_undone, commits_ahead
 from penstock.lake.tables import arrow_schema, commit_actions, restore
 from penstock.lake.vectors import read_vector
@@ -103,14 +103,14 @@ def written_by_another(table: LakeTable, node: str) -> bool:
 
 
 def register(
-    spark: SparkSession, table: LakeTable, xact_status: XactStatus, metadata: str
+    session: GetSession, table: LakeTable, xact_status: XactStatus, metadata: str
 ) -> Registered | None:
     """Take in what other programs have written on top of a locked table; None when nothing is.
 
     What it returns is on disk, and true when the caller's transaction commits it.  ``metadata`` is
-    the userMetadata of a RESTORE and of files that are added again.  ``spark`` does what is too
-    much for one machine.  TableStateError (XX001) when the table must stop; ObjectInUseError when
-    one of the commits ahead belongs to a transaction in progress.
+    the userMetadata of a RESTORE and of files that are added again.  ``session`` does what is
+    too much for one machine.  TableStateError (XX001) when the table must stop; ObjectInUseError
+    when one of the commits ahead belongs to a transaction in progress.
     """
     head = head_version(table.location)
     if head == table.version:
@@ -128,16 +128,16 @@ def register(
     first = list(takewhile(lambda each: each.author is None, ahead))
     base, last = table.version + len(first), ahead[-1].version
     if len(first) == len(ahead):
-        return _as_they_are(spark, table, base)
+        return _as_they_are(session, table, base)
     if _content(table, base) == _content(table, last):  # somebody has undone what came since
         _check_definition(table, last)
-        there = _as_they_are(spark, table, base)
+        there = _as_they_are(session, table, base)
         return dataclasses.replace(there, table=_at(there.table, last))
     added = _added_again(table, base, ahead[len(first) :])
-    _check_rows(spark, table, base, _with(data_files(table.location, base), added))
-    there = _as_they_are(spark, table, base)
-    sync_versions(table.location, base + 1, last)
-    version = restore(spark, table.location, base, metadata)
+    _check_rows(session, table, base, _with(data_files(table.location, base), added))
+    there = _as_they_are(session, table, base)
+    sync_versions(table.location, base + 1, last, missing_ok=True)
+    version = restore(session, table.location, base, metadata)
     if not added:
         return dataclasses.replace(there, table=_at(there.table, version))
     version = commit_actions(_at(table, version), added, "WRITE", metadata)
@@ -148,17 +148,18 @@ def register(
     )
 
 
-def _as_they_are(spark: SparkSession, table: LakeTable, version: int) -> Registered:
+def _as_they_are(session: GetSession, table: LakeTable, version: int) -> Registered:
     """Other programs' commits up to a version, which follow the table's own, if there are any."""
     assert table.version is not None
     first = table.version + 1
     _check_definition(table, version)
     actions = [a for n in range(first, version + 1) for a in actions_of(table.location, n)]
     changed = [a for a in actions if _changes_rows(a)]
-    sync_versions(table.location, first, version)
+    if changed:
+        _check_rows(session, table, table.version, data_files(table.location, version))
+    sync_versions(table.location, first, version, missing_ok=True)
     if not changed:
         return Registered(_at(table, version), (), "optimize")
-    _check_rows(spark, table, table.version, data_files(table.location, version))
     return Registered(
         _at(dataclasses.replace(table, sole_writer=None), version),
         ((first, version),),
@@ -232,7 +233,7 @@ def _with(files: Files, added: Sequence[Action]) -> dict[str, DataFile]:
     return {**files, **{each["add"]["path"]: DataFile(each["add"]) for each in added}}
 
 
-def _check_rows(spark: SparkSession, table: LakeTable, before: int, now: Files) -> None:
+def _check_rows(session: GetSession, table: LakeTable, before: int, now: Files) -> None:
     """NOT NULL and the key, for rows that are in some files and were not in a version."""
     there = data_files(table.location, before)
     for path in now.keys() - there.keys():
@@ -242,24 +243,30 @@ def _check_rows(spark: SparkSession, table: LakeTable, before: int, now: Files) 
     if not wanted:
         return
     schema = pa.schema([arrow_schema(table).field(name) for name in wanted])
-    pieces = list(_new_rows(table, there, now, schema))
-    rows = pa.concat_tables([schema.empty_table(), *pieces])
-    for column in table.columns:
-        if column.not_null and column.name in wanted and rows.column(column.name).null_count:
-            raise _wrong_rows(
-                table, f'Null value in column "{column.name}" violates not-null constraint.'
-            )
-    if table.key and rows.num_rows:
-        _check_key(spark, table, rows.select(list(table.key)), now.values())
+    try:
+        rows = pa.concat_tables([schema.empty_table(), *_new_rows(table, there, now, schema)])
+        for column in table.columns:
+            if column.not_null and rows.column(column.name).null_count:
+                raise _wrong_rows(
+                    table, f'Null value in column "{column.name}" violates not-null constraint.'
+                )
+        if table.key and rows.num_rows:
+            _check_key(session, table, rows.select(list(table.key)), now.values())
+    except (OSError, pa.ArrowException) as error:
+        raise TableStateError(
+            f"a file that another program has written to table {_name(table)} cannot be read",
+            detail=str(error),
+            hint=_undo(table),
+        ) from error
 
 
 def _check_key(
-    spark: SparkSession, table: LakeTable, keys: pa.Table, files: Iterable[DataFile]
+    session: GetSession, table: LakeTable, keys: pa.Table, files: Iterable[DataFile]
 ) -> None:
     """Whether each of these keys, of rows that are new, is in these files once."""
     _, first = np.unique(row_codes(keys.columns), return_index=True)
     asked = keys.take(pa.array(first))
-    hits = find_rows(table, asked, spark, among=files)
+    hits = find_rows(table, asked, session, among=files)
     twice = np.flatnonzero(np.bincount(hits.at, minlength=len(first)) > 1)
     if len(twice):
         row = asked.slice(int(twice[0]), 1).to_pylist()[0]
@@ -287,9 +294,12 @@ def _wrong_rows(table: LakeTable, detail: str) -> TableStateError:
     return TableStateError(
         f"another program has written rows that table {_name(table)} cannot have",
         detail=detail,
-        hint=f"With Spark, DELETE them from delta.`{table.location}`, or RESTORE that table to"
-        f" version {table.version}; then replication goes on.",
+        hint=f"With Spark, DELETE them from delta.`{table.location}`; or {_undo(table)}",
     )
+
+
+def _undo(table: LakeTable) -> str:
+    return f"RESTORE TABLE delta.`{table.location}` TO VERSION AS OF {table.version} with Spark."
 
 
 def _content(table: LakeTable, version: int) -> set[tuple[str, ...]]:

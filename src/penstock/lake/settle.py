@@ -30,12 +30,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from penstock.change.relation import LakeTable
 from penstock.errors import ConcurrentWriteError, ObjectInUseError, TableStateError
 from penstock.lake.durable import sync_path
 from penstock.lake.log import Action, actions_of, head_version
+from penstock.lake.session import GetSession
 from penstock.lake.tables import restore
 
 XactStatus = Callable[[str], str | None]
@@ -43,7 +42,7 @@ XactStatus = Callable[[str], str | None]
 
 
 def settle(
-    spark: SparkSession, table: LakeTable, xact_status: XactStatus, metadata: str
+    session: GetSession, table: LakeTable, xact_status: XactStatus, metadata: str
 ) -> LakeTable:
     """Settle the head of a locked table; ``metadata`` is the userMetadata of a RESTORE.
 
@@ -65,7 +64,7 @@ def settle(
     if table.version is None:
         _empty(table)
         return table
-    restored = restore(spark, table.location, table.version, metadata)
+    restored = restore(session, table.location, table.version, metadata)
     return dataclasses.replace(table, version=restored)
 
 

@@ -112,7 +112,7 @@ def register_table(context: WorkerContext, conn: ControlConnection, relid: int) 
         with begin_commit(conn, "external", context.settings.lake_path) as commit:
             [table] = commit.lock([relid]).values()
             found = register(
-                context.spark, table, lambda xid: xact_status(conn, xid), commit.metadata
+                context.spark.session, table, lambda xid: xact_status(conn, xid), commit.metadata
             )
             if found is None:
                 return
