@@ -63,7 +63,10 @@ def watch(context: WorkerContext, stopping: threading.Event) -> None:
         conn.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}s'".encode())
         conn.execute(_BEGIN)
         while not stopping.wait(INTERVAL):
-            for table in written_tables(context, conn):
+            written = written_tables(context, conn)
+            for relid in stopped.keys() - {table.relid for table in written}:
+                _forget(conn, relid, stopped)  # a writer was quicker to register what mended it
+            for table in written:
                 if not stopping.is_set():
                     _take_note(context, conn, table, stopped)
 
@@ -83,8 +86,12 @@ def _take_note(
             shown = {"relid": table.relid, "sqlstate": error.sqlstate, "message": error.message}
             conn.execute(_TABLE_ERROR, {**shown, "detail": error.detail, "hint": error.hint})
     else:
-        if stopped.pop(table.relid, None) is not None:
-            conn.execute(_TABLE_WORKS, [table.relid])
+        _forget(conn, table.relid, stopped)
+
+
+def _forget(conn: ControlConnection, relid: int, stopped: dict[int, str]) -> None:
+    if stopped.pop(relid, None) is not None:
+        conn.execute(_TABLE_WORKS, [relid])
 
 
 def written_tables(context: WorkerContext, conn: ControlConnection) -> list[LakeTable]:
