@@ -66,6 +66,11 @@ class Settings(BaseSettings):
     apply_batch_bytes: int = 512 * 1024 * 1024
     """Staged bytes that one apply batch takes at most, but never less than one transaction."""
 
+    autovacuum: bool = True
+    """Remove files and log entries of tables that no version within their retention needs."""
+    autovacuum_naptime: float = 3600.0
+    """Seconds between two looks for such files."""
+
     @field_validator("listen")
     @classmethod
     def _host_and_port(cls, value: str) -> str:

@@ -28,7 +28,7 @@ def test_kill_while_another_program_s_rows_are_registered(
     node = fault_node
     if node.running:
         node.kill()
-    node.start()
+    node.start(Failpoint.APPLY_BEFORE_COMMIT)
     publisher_db.psql(
         "CREATE TABLE kx (id int PRIMARY KEY, note text); INSERT INTO kx VALUES (1, 'pg');"
         "CREATE PUBLICATION kx FOR TABLE kx"
@@ -39,8 +39,6 @@ def test_kill_while_another_program_s_rows_are_registered(
         location = node.psql(
             "SELECT location FROM penstock.table_version WHERE relid = 'kx'::regclass"
         )
-        node.kill()
-        node.start(Failpoint.APPLY_BEFORE_COMMIT)
         publisher_db.psql(
             "INSERT INTO kx VALUES (2, 'pg'); UPDATE kx SET note = 'new' WHERE id = 1"
         )

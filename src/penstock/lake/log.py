@@ -134,6 +134,18 @@ def data_files(location: str, version: int) -> dict[str, DataFile]:
     return files
 
 
+def removed_files(location: str, version: int) -> Iterator[tuple[DataFile, float]]:
+    """Files that were removed, by any commit that the log still knows, with the Unix time of it.
+
+    One that was put back since may be among them.
+    """
+    for actions in _history(location, version, "remove"):
+        for action in actions:
+            if "remove" in action:
+                removed = action["remove"]
+                yield DataFile(removed), removed.get("deletionTimestamp", 0) / 1000
+
+
 def latest_action(location: str, version: int, kind: str) -> Mapping[str, Any]:
     """The last action of a kind that replaces itself (metaData, protocol) up to a version."""
     found: Mapping[str, Any] = {}
