@@ -20,7 +20,8 @@ from penstock.client.snapshot import Snapshot, export_snapshot
 from penstock.errors import ConnectionLostError, ValueNotHeldError
 from penstock.lake import tables
 from penstock.lake.copy import TableCopied, run_copy
-from penstock.lake.copy_range import CopyStoppedError, Source
+from penstock.lake.copy_range import CopyStoppedError
+from penstock.lake.copy_source import Source
 from penstock.lake.log import physical_names
 from tests.support.copying import lake_table_like
 from tests.support.fix_servers import Database

@@ -129,7 +129,8 @@ class Spark:
             raise ConfigurationError(
                 "Spark does not start",
                 detail=str(error).partition("\n")[0],
-                hint=f'Its log is "{self._home / "log" / "spark.log"}".',
+                hint="What Spark says itself is on stderr, or in"
+                f' "{self._home / "log" / "spark.log"}".',
             ) from error
 
 

@@ -43,7 +43,7 @@ from penstock.control.table_state import TableState
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
-from penstock.lake.copy_range import Source
+from penstock.lake.copy_source import Source
 from penstock.lake.log import physical_names
 from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
