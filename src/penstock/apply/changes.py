@@ -46,7 +46,7 @@ from penstock.apply.whole import whole_effect
 from penstock.change.relation import LakeTable, Relation
 from penstock.errors import RelationMismatchError
 from penstock.lake.files import NewFile, WrittenFile
-from penstock.lake.find import Hits, find_rows, take_rows
+from penstock.lake.find import SPREAD_ROWS, Hits, find_rows, take_rows
 from penstock.lake.log import physical_names
 from penstock.lake.session import GetSession
 from penstock.lake.tables import (
@@ -114,13 +114,15 @@ def apply_changes(
     origin: str | None,
     defaults: Mapping[str, str] | None = None,
     missing: Missing | None = None,
+    spread_rows: int = SPREAD_ROWS,
 ) -> Applied | None:
     """Apply a batch to a table; None when it changes nothing there.
 
     ``session`` gives one of the worker's own.  ``metadata`` is the userMetadata of each Delta
     commit.  ``origin`` names the subscription if the publisher sends all that happens to its rows,
     so that a key that it inserts is new; else it is None.  ``defaults`` are Spark SQL literals for
-    columns that the publisher does not have.  ``missing`` adds up what was skipped.
+    columns that the publisher does not have.  ``missing`` adds up what was skipped.  From
+    ``spread_rows`` rows in files that may have a key on, executors look for it.
 
     RelationMismatchError, FeatureNotSupportedError, WrongStateError, UniqueViolationError,
     NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch cannot be applied, and
@@ -131,7 +133,7 @@ def apply_changes(
         return None
     values = default_values(session, defaults or {})
     mappings = {each: RowMapping(each, target, values) for each in relations}
-    work = _Work(session, target, batch, metadata, mappings, missing or Missing())
+    work = _Work(session, target, batch, metadata, mappings, missing or Missing(), spread_rows)
     if counts.truncates:
         work.truncate()
     emptied = target.version is None or counts.truncates > 0
@@ -193,6 +195,7 @@ class _Work:
     metadata: str
     mappings: dict[Relation, RowMapping]
     missing: Missing
+    spread_rows: int
     head: int | None = field(init=False)
     truncated: bool = field(init=False, default=False)
     merged: bool = field(init=False, default=False)
@@ -226,7 +229,7 @@ class _Work:
             lambda keys, columns: look_up_keys(tables, keys, columns),
         )
         keys, ops = source.keys()
-        hits = find_rows(target, keys, self.session)
+        hits = find_rows(target, keys, self.session, self.spread_rows)
         there = np.full(keys.num_rows, -1)
         there[hits.at] = np.arange(len(hits))
         wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))

@@ -12,6 +12,7 @@ the other on each: 30 M rows/s, and nothing to start.  More are a Spark job, for
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ from penstock.lake.tables import arrow_schema
 from penstock.lake.vectors import read_vector
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SPREAD_ROWS = 20_000_000
 """Rows in files that may have a hit from which Spark's executors look through them."""
@@ -103,6 +106,7 @@ def find_rows(
     ]
     look = _Look(table.location, names, asked, bounds)
     if session is not None and sum(file.rows for file in files) > spread_rows:
+        log.debug("executors look through %d files of %s", len(files), table.location)
         context = session().sparkContext
         tasks = context.parallelize(files, min(len(files), 2 * context.defaultParallelism))
         found = tasks.map(look).collect()

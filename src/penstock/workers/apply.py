@@ -214,6 +214,7 @@ class Applier:
                 self._sole_writer,
                 target.defaults,
                 target.missing,
+                self._context.settings.search_spread_rows,
             )
         except CHANGE_ERRORS as error:
             change = failing_change(error, batch, table, default_values(session, target.defaults))
