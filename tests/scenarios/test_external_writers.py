@@ -178,3 +178,18 @@ def test_a_spark_job_writes_a_subscribed_table(written: Written) -> None:
     written.publisher.psql("UPDATE ext SET note = 'again' WHERE id IN (1, 4)")
     wait_caught_up(written.publisher)
     assert node.psql("SELECT id, note FROM ext ORDER BY id") == "1|again\n2|spark\n7000|spark"
+
+
+def test_a_copy_into_a_table_that_has_rows(written: Written) -> None:
+    """A key that is there already is PostgreSQL's error; no row is doubled, no file is left."""
+    node = written.node
+    node.psql(
+        "DROP SUBSCRIPTION ext;"
+        f"CREATE SUBSCRIPTION ext CONNECTION '{written.publisher.conninfo}' PUBLICATION ext"
+    )
+    wait_until(lambda: "already exists" in node.psql(ERRORS), SYNC_TIMEOUT, "the error")
+    assert 'duplicate key value violates unique constraint "ext_pkey"' in node.psql(ERRORS)
+    written.wait_rows(1, 2, 3)
+    written.sql("DELETE FROM {}")
+    written.insert(4)
+    written.wait_rows(1, 2, 3, 4)

@@ -28,20 +28,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
 from penstock.errors import TableStateError
 from penstock.lake.durable import sync_versions
-from penstock.lake.find import find_rows, read_columns
 from penstock.lake.log import (
     Action,
     DataFile,
@@ -49,14 +46,11 @@ from penstock.lake.log import (
     data_files,
     head_version,
     latest_action,
-    physical_names,
 )
+from penstock.lake.new_rows import Files, key_twice, new_rows
 from penstock.lake.session import GetSession
 from penstock.lake.settle import AheadCommit, XactStatus, check_undone, commits_ahead
 from penstock.lake.tables import arrow_schema, commit_actions, restore
-from penstock.lake.vectors import read_vector
-
-Files = Mapping[str, DataFile]
 
 HARMLESS_PROPERTIES = (
     "delta.autoOptimize",
@@ -244,50 +238,21 @@ def _check_rows(session: GetSession, table: LakeTable, before: int, now: Files) 
         return
     schema = pa.schema([arrow_schema(table).field(name) for name in wanted])
     try:
-        rows = pa.concat_tables([schema.empty_table(), *_new_rows(table, there, now, schema)])
+        rows = pa.concat_tables([schema.empty_table(), *new_rows(table, there, now, schema)])
         for column in table.columns:
             if column.not_null and rows.column(column.name).null_count:
                 raise _wrong_rows(
                     table, f'Null value in column "{column.name}" violates not-null constraint.'
                 )
-        if table.key and rows.num_rows:
-            _check_key(session, table, rows.select(list(table.key)), now.values())
+        twice = key_twice(session, table, rows, now.values())
+        if twice is not None:
+            raise _wrong_rows(table, f"{twice} is there more than once.")
     except (OSError, pa.ArrowException) as error:
         raise TableStateError(
             f"a file that another program has written to table {_name(table)} cannot be read",
             detail=str(error),
             hint=_undo(table),
         ) from error
-
-
-def _check_key(
-    session: GetSession, table: LakeTable, keys: pa.Table, files: Iterable[DataFile]
-) -> None:
-    """Whether each of these keys, of rows that are new, is in these files once."""
-    _, first = np.unique(row_codes(keys.columns), return_index=True)
-    asked = keys.take(pa.array(first))
-    hits = find_rows(table, asked, session, among=files)
-    twice = np.flatnonzero(np.bincount(hits.at, minlength=len(first)) > 1)
-    if len(twice):
-        row = asked.slice(int(twice[0]), 1).to_pylist()[0]
-        names, values = ", ".join(table.key), ", ".join(str(row[name]) for name in table.key)
-        raise _wrong_rows(table, f"Key ({names})=({values}) is there more than once.")
-
-
-def _new_rows(table: LakeTable, there: Files, now: Files, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Columns of the rows that are in ``now`` and not in ``there``."""
-    names = physical_names(table.location, table.version)
-    for path, file in now.items():
-        gone = read_vector(table.location, file.vector).astype(np.int64)
-        if path not in there:
-            rows = read_columns(Path(table.location) / file.path, names, schema)
-            yield rows.take(pa.array(np.delete(np.arange(rows.num_rows), gone)))
-        elif file.identity != there[path].identity:
-            was_gone = read_vector(table.location, there[path].vector).astype(np.int64)
-            back = np.setdiff1d(was_gone, gone)
-            if len(back):
-                rows = read_columns(Path(table.location) / file.path, names, schema)
-                yield rows.take(pa.array(back))
 
 
 def _wrong_rows(table: LakeTable, detail: str) -> TableStateError:

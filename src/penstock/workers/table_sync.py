@@ -26,7 +26,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
+
+from penstock.change.relation import LakeTable
 from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
 from penstock.client.published import published_table
@@ -40,12 +44,14 @@ from penstock.control.catalog import (
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import TableState
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UniqueViolationError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_source import Source
-from penstock.lake.log import physical_names
-from penstock.lake.tables import append_files, create
+from penstock.lake.files import WrittenFile
+from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.new_rows import key_twice, new_rows
+from penstock.lake.tables import added, append_files, arrow_schema, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
@@ -208,6 +214,7 @@ class TableSync:
         relid = copied.target.relid
         with begin_commit(conn, "copy", self._context.settings.lake_path) as commit:
             tables = lock_settled(self._session, commit, [relid, *copied.files])
+            self._check_keys(tables, copied)
             for leaf, files in copied.files.items():
                 table = tables[leaf]
                 version = append_files(table, files, commit.metadata)
@@ -230,6 +237,35 @@ class TableSync:
             seconds,
             format_lsn(lsn),
         )
+
+    def _check_keys(self, tables: dict[int, LakeTable], copied: TableCopied) -> None:
+        """PostgreSQL's error for a copied row whose key a row of the table has already.
+
+        The copy's files are removed then: the next attempt writes them again.
+        """
+        for leaf, files in copied.files.items():
+            twice = self._key_twice(tables[leaf], files)
+            if twice is not None:
+                for each, its in copied.files.items():
+                    for file in its:
+                        Path(tables[each].location, file.path).unlink()
+                table = tables[leaf]
+                raise UniqueViolationError(
+                    f'duplicate key value violates unique constraint "{table.key_index}"',
+                    detail=f"{twice} already exists.",
+                    where=f"COPY {table.name}",
+                )
+
+    def _key_twice(self, table: LakeTable, files: Sequence[WrittenFile]) -> str | None:
+        assert table.version is not None  # made when the copy began
+        before = data_files(table.location, table.version)
+        if not table.key or not before:
+            return None
+        adds = [added(file)["add"] for file in files]
+        after = before | {add["path"]: DataFile(add) for add in adds}
+        schema = pa.schema([arrow_schema(table).field(name) for name in table.key])
+        copied = pa.concat_tables([schema.empty_table(), *new_rows(table, before, after, schema)])
+        return key_twice(self._session, table, copied, after.values())
 
 
 def _leaf_relids(conn: ControlConnection, relid: int, commit: Commit) -> list[int]:
