@@ -21,6 +21,7 @@ import psycopg
 from penstock.apply.failing import FailedChangeError
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription
+from penstock.control.conflict_log import log_error_once
 from penstock.control.connect import ControlConnection, connect
 from penstock.errors import ConnectionLostError, PenstockError, UniqueViolationError
 from penstock.lsn import format_lsn
@@ -66,20 +67,6 @@ def conflict(error: Exception) -> str | None:
     return None
 
 
-def log_conflict(error: FailedChangeError) -> None:
-    """PostgreSQL 18's message about a conflict, beside the error, which is that of 15 to 17."""
-    kind = conflict(error)
-    if kind is not None:
-        relation = error.change.relation
-        log.info(
-            'conflict detected on relation "%s.%s": conflict=%s\nDETAIL:  %s',
-            relation.schema,
-            relation.name,
-            kind,
-            error.detail,
-        )
-
-
 def record_error(
     address: ControlAddress, subscription: Subscription, error: Exception, stage: Stage
 ) -> bool:
@@ -96,6 +83,8 @@ def record_error(
                 _keep(connection, subscription.oid, error)
                 if counts:
                     _count(connection, subscription.oid, f"{stage}_error_count", conflict(error))
+                if isinstance(error, FailedChangeError) and error.conflict is not None:
+                    log_error_once(connection, subscription.oid, *error.conflict)
                 if disables:
                     connection.execute(
                         "UPDATE pg_subscription SET subenabled = false WHERE oid = %s::oid",
