@@ -31,14 +31,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 
 from penstock.change.relation import LakeTable
 from penstock.errors import TableStateError
-from penstock.lake.durable import sync_versions
+from penstock.lake.durable import log_entry, sync_versions
 from penstock.lake.log import (
     Action,
     DataFile,
@@ -49,7 +48,13 @@ from penstock.lake.log import (
 )
 from penstock.lake.new_rows import Files, key_twice, new_rows
 from penstock.lake.session import GetSession
-from penstock.lake.settle import AheadCommit, XactStatus, check_undone, commits_ahead
+from penstock.lake.settle import (
+    AheadCommit,
+    XactStatus,
+    author_of,
+    check_undone,
+    commits_ahead,
+)
 from penstock.lake.tables import arrow_schema, commit_actions, restore
 
 HARMLESS_PROPERTIES = (
@@ -84,16 +89,15 @@ class Registered:
     kind: Literal["append", "merge", "optimize"]
 
 
-def written_by_another(table: LakeTable, node: str) -> bool:
-    """Whether another program has a commit ahead of a table's version: one look at its log.
+def written_by_another(location: str, version: int, node: str) -> bool:
+    """Whether another program has a commit after a table's version: one look at its log.
 
     ``node`` is what this node calls itself in its commits (penstock.node).
     """
-    log = Path(table.location) / "_delta_log"
-    if table.version is None or not (log / f"{table.version + 1:020d}.json").exists():
+    if not log_entry(location, version + 1).exists():
         return False
-    head = head_version(table.location)
-    return any(each.author is None for each in commits_ahead(table, head, node))
+    head = head_version(location) or version
+    return any(author_of(location, each, node) is None for each in range(version + 1, head + 1))
 
 
 def register(

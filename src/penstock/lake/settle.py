@@ -33,7 +33,7 @@ from pathlib import Path
 from penstock.change.relation import LakeTable
 from penstock.errors import ConcurrentWriteError, ObjectInUseError, TableStateError
 from penstock.lake.durable import sync_path
-from penstock.lake.log import Action, actions_of, head_version
+from penstock.lake.log import actions_of, head_version
 from penstock.lake.session import GetSession
 from penstock.lake.tables import restore
 
@@ -93,7 +93,7 @@ def commits_ahead(table: LakeTable, head: int | None, node: str) -> list[AheadCo
         )
     first = 0 if table.version is None else table.version + 1
     return [
-        AheadCommit(version, _author(actions_of(table.location, version), node))
+        AheadCommit(version, author_of(table.location, version, node))
         for version in range(first, head + 1)
     ]
 
@@ -122,9 +122,9 @@ def check_undone(
             )
 
 
-def _author(actions: Iterable[Action], node: str) -> dict[str, str] | None:
+def author_of(location: str, version: int, node: str) -> dict[str, str] | None:
     """What the node's own commits carry; None for anything else."""
-    for action in actions:
+    for action in actions_of(location, version):
         if "commitInfo" in action:
             try:
                 author = json.loads(action["commitInfo"].get("userMetadata") or "null")

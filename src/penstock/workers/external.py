@@ -24,7 +24,7 @@ from typing import TypeVar
 import psycopg
 
 from penstock.change.relation import LakeTable
-from penstock.control.catalog import committed_versions, lake_tables
+from penstock.control.catalog import committed_places, lake_tables
 from penstock.control.commits import begin_commit, xact_status
 from penstock.control.connect import ControlConnection, connect
 from penstock.errors import ConcurrentWriteError, ObjectInUseError, PenstockError, WrongStateError
@@ -98,15 +98,17 @@ def written_tables(context: WorkerContext, conn: ControlConnection) -> list[Lake
     """The tables whose log has commits of other programs that are not registered."""
     row = conn.execute("SELECT id::text FROM penstock.node").fetchone()
     assert row is not None  # the schema's first step inserts it
-    tables = lake_tables(conn, committed_versions(conn), context.settings.lake_path)
-    return [table for table in tables.values() if _is_written(table, row[0])]
+    root = context.settings.lake_path
+    places = committed_places(conn, root)
+    written = [relid for relid, place in places.items() if _is_written(*place, row[0])]
+    return list(lake_tables(conn, written, root).values())
 
 
-def _is_written(table: LakeTable, node: str) -> bool:
+def _is_written(location: str, version: int, node: str) -> bool:
     try:
-        return written_by_another(table, node)
+        return written_by_another(location, version, node)
     except (PenstockError, OSError) as error:  # dropped meanwhile, or its writers will say so
-        log.debug('the log of table "%s.%s": %s', table.schema, table.name, error)
+        log.debug("the Delta log in %s: %s", location, error)
         return False
 
 
