@@ -221,8 +221,12 @@ def test_error_says_what_postgresql_says(
 
 
 def told(log: str) -> list[tuple[str, str]]:
-    """The conflicts with table conf_n in a server's or node's log: kind, and DETAIL as one line."""
+    """The conflicts with table conf_n in a server's or node's log: kind, DETAIL and CONTEXT."""
     found = re.findall(
-        r'conflict detected on relation "public.conf_n": conflict=(\w+)\n.*DETAIL:  (.*\n\t.*)', log
+        r'conflict detected on relation "public.conf_n": conflict=(\w+)\n'
+        r"(.*DETAIL: .*\n\t.*\n.*CONTEXT: .*)",
+        log,
     )
-    return [(kind, detail.replace("\n\t", " ")) for kind, detail in found]
+    # What differs: time and pid of each line there, the tab before each line here, the origin.
+    start = re.compile(r"^(?:\d.*? \w+ \[\d+\] |\t)", re.MULTILINE)
+    return [(kind, re.sub('"pg_\\d+"', "", start.sub("", lines))) for kind, lines in found]

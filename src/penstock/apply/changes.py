@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.conflicts import Policy
-from penstock.apply.keyed import DELETE, KeyedSource, read_index
+from penstock.apply.index import read_index
+from penstock.apply.keyed import DELETE, KeyedSource
 from penstock.apply.leaf import rows_of_leaf
 from penstock.apply.look_up import look_up_contents
 from penstock.apply.met import Keyed

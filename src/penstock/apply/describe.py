@@ -17,11 +17,18 @@ from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.conflicts import KINDS, RESOLUTIONS, Judged
-from penstock.apply.keyed import KeyIndex, LookUp, Mappings
+from penstock.apply.index import KeyIndex, Mappings
+from penstock.apply.keyed import LookUp
 from penstock.apply.rows import RowMapping
 from penstock.change.last_change import LAST_CHANGE, ORIGIN_COLUMN, TIME_COLUMN
 from penstock.change.relation import LakeTable
-from penstock.control.conflict_log import LOGGED, Conflicts, LoggedConflict, Texts
+from penstock.control.conflict_log import (
+    LOGGED,
+    VALUE_LIMIT,
+    Conflicts,
+    LoggedConflict,
+    Texts,
+)
 from penstock.wire.rows_text import text_column
 
 Ints = NDArray[np.int64]
@@ -82,6 +89,7 @@ def describe(
             LoggedConflict(
                 kind,
                 resolution,
+                chr(reader.index.op[change[place]]),
                 int(lsns[place]),
                 None if transactions is None else int(transactions[place, 3]),
                 None if transactions is None else int(transactions[place, 2]),
@@ -96,12 +104,16 @@ def describe(
 
 
 def texts(rows: pa.Table) -> list[dict[str, str | None]]:
-    """Rows as their columns' text forms."""
+    """Rows as their columns' text forms, of each value at most VALUE_LIMIT characters."""
     columns = [text_column(column.combine_chunks()).to_pylist() for column in rows.columns]
-    decoded = [[None if v is None else v.decode() for v in values] for values in columns]
+    decoded = [[None if v is None else _short(v.decode()) for v in values] for values in columns]
     return [
         dict(zip(rows.column_names, values, strict=True)) for values in zip(*decoded, strict=True)
     ]
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= VALUE_LIMIT else value[:VALUE_LIMIT] + "..."
 
 
 _Local = dict[tuple[str | None, ...], tuple[Texts, int | None, int | None]]

@@ -14,7 +14,8 @@ import pyarrow as pa
 from penstock.apply.batch import TableBatch
 from penstock.apply.conflicts import Judged, Policy
 from penstock.apply.describe import Reader, conflicts_of, violation
-from penstock.apply.keyed import KeyedSource, KeyIndex, KnownKeys, Mappings, keyed_source
+from penstock.apply.index import KeyIndex, Mappings
+from penstock.apply.keyed import KeyedSource, KnownKeys, keyed_source
 from penstock.apply.look_up import look_up_keys
 from penstock.apply.net import OP_INSERT
 from penstock.apply.resolve import Setting, judged, resolved_source

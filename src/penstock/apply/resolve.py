@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The net effect of a batch by key under a policy for conflicts, and the conflicts that it met.
 
-In:   the keys of a batch (keyed.py), ``look_up``, a policy.
+In:   the keys of a batch (index.py), ``look_up``, a policy.
 Out:  the batch's KeyedSource, which raises no violation any more; the conflicts (conflicts.py).
 
 All keys of the batch are looked up, with who changed their rows and when: a batch costs that much
@@ -19,16 +19,8 @@ from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.conflicts import UNKNOWN_TIME, Judged, Policy, Rows, judge
-from penstock.apply.keyed import (
-    Found,
-    KeyedSource,
-    KeyIndex,
-    KnownKeys,
-    LookUp,
-    Mappings,
-    change_codes,
-    known_keys,
-)
+from penstock.apply.index import KeyIndex, Mappings, change_codes
+from penstock.apply.keyed import Found, KeyedSource, KnownKeys, LookUp, known_keys
 from penstock.apply.net import (
     MISSING,
     OP_INSERT,

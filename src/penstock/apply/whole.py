@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from penstock.apply.batch import TableBatch
 from penstock.apply.conflicts import Policy
 from penstock.apply.describe import texts
-from penstock.apply.keyed import Mappings, changes_op
+from penstock.apply.index import Mappings, changes_op
 from penstock.apply.net import OP_DELETE, OP_INSERT, OP_TRUNCATE, OP_UPDATE
 from penstock.apply.rows import changed_rows
 from penstock.change.codes import row_codes
@@ -155,6 +155,7 @@ def _conflicts(batch: TableBatch, rows: _Rows, missing: Ints, inserted: bool) ->
             LoggedConflict(
                 "update_missing" if updated else "delete_missing",
                 resolution if updated else "skip",
+                "U" if updated else "D",
                 int(lsns[place]),
                 None if known is None else known[place][3],
                 None if known is None else known[place][2],

@@ -28,6 +28,11 @@ LOGGED = 100
 KEPT = 10_000
 """Rows of the log that are kept for one subscription."""
 
+VALUE_LIMIT = 8192
+"""Characters of a value that the log shows; the rest is three dots."""
+
+_CLIPPED = 64
+
 COUNTED = (
     "insert_exists",
     "update_exists",
@@ -46,6 +51,7 @@ Texts = Mapping[str, str | None]
 class LoggedConflict:
     """One conflict.  ``time_us`` and ``local_time_us`` are microseconds since 1970-01-01 UTC.
 
+    ``op`` is the change's, I, U or D.
     ``commit_lsn``, ``xid`` and ``time_us`` are the remote transaction's.  ``local`` is the row as
     it was before the batch, None when there was none; ``local_origin`` is the subscription that
     changed it last, ``local_time_us`` when it did, None when that is not known.  ``remote`` lacks
@@ -54,6 +60,7 @@ class LoggedConflict:
 
     kind: str
     resolution: str
+    op: str
     commit_lsn: int
     xid: int | None
     time_us: int | None
@@ -196,8 +203,17 @@ def _sentence(conflict: LoggedConflict, key_index: str | None) -> str:
 
 
 def _described(word: str, conflict: LoggedConflict) -> str:
-    return f"{word} ({', '.join(conflict.key)})={_row(conflict.key)}"
+    return f"{word} ({', '.join(conflict.key)})={_row(conflict.key, clipped=False)}"
 
 
-def _row(row: Texts) -> str:
-    return f"({', '.join('null' if value is None else value for value in row.values())})"
+def _row(row: Texts, clipped: bool = True) -> str:
+    values = ("null" if v is None else _clip(v) if clipped else v for v in row.values())
+    return f"({', '.join(values)})"
+
+
+def _clip(value: str) -> str:
+    """As ExecBuildSlotValueDescription in execMain.c: whole characters of the first 64 bytes."""
+    inside = value.encode()
+    if len(inside) <= _CLIPPED:
+        return value
+    return inside[:_CLIPPED].decode(errors="ignore") + "..."

@@ -194,7 +194,7 @@ class Applier:
         for target in targets:
             published = target.published
             record_conflicts(self._connection, self._subscription.oid, published, target.conflicts)
-            log_conflicts(published, target.conflicts)
+            log_conflicts(self._subscription.origin_name, published, target.conflicts)
         reach(Failpoint.APPLY_ALL_COMMITTED)
 
     def _all_targets(self, commit: Commit, works: Sequence[TableWork]) -> list[Target]:

@@ -12,6 +12,7 @@ from collections import Counter
 
 from penstock.change.relation import LakeTable
 from penstock.control.conflict_log import Conflicts, LoggedConflict, conflict_detail
+from penstock.workers.failures import context
 
 log = logging.getLogger(__name__)
 
@@ -19,22 +20,23 @@ LINES = 10
 """Conflicts of one batch and table that are shown each; the log is not a table."""
 
 
-def log_conflict(table: LakeTable, conflict: LoggedConflict) -> None:
-    """One conflict."""
+def log_conflict(origin: str, table: LakeTable, conflict: LoggedConflict) -> None:
+    """One conflict; ``origin`` is the subscription's."""
+    name = f"{table.schema}.{table.name}"
     log.info(
-        'conflict detected on relation "%s.%s": conflict=%s\nDETAIL:  %s',
-        table.schema,
-        table.name,
+        'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s\nCONTEXT:  %s',
+        name,
         conflict.kind,
         conflict_detail(conflict, table.key_index),
+        context(conflict.op, origin, name, conflict.xid, conflict.commit_lsn),
     )
 
 
-def log_conflicts(table: LakeTable, conflicts: Conflicts) -> None:
+def log_conflicts(origin: str, table: LakeTable, conflicts: Conflicts) -> None:
     """The conflicts of a batch."""
     shown = conflicts.shown[:LINES]
     for each in shown:
-        log_conflict(table, each)
+        log_conflict(origin, table, each)
     more = Counter(conflicts.counts)
     more.subtract((each.kind, each.resolution) for each in shown)
     for (kind, resolution), count in more.items():

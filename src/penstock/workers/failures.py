@@ -50,13 +50,22 @@ class Stage(StrEnum):
 
 def add_context(error: FailedChangeError, origin: str, transaction: Transaction) -> None:
     """Give the error the CONTEXT that PostgreSQL's apply worker has."""
-    relation = error.change.relation
-    place = f" {error.where}" if error.where else ""
-    error.where = (
+    relation = f"{error.change.relation.schema}.{error.change.relation.name}"
+    error.where = context(
+        error.change.op, origin, relation, transaction.xid, transaction.commit_lsn, error.where
+    )
+
+
+def context(
+    op: str, origin: str, relation: str, xid: int | None, commit_lsn: int, place: str | None = None
+) -> str:
+    """The CONTEXT of a change; ``relation`` is its qualified name, ``place`` is inside of it."""
+    inside = f" {place}" if place else ""
+    return (
         f'processing remote data for replication origin "{origin}"'
-        f' during message type "{_MESSAGE_TYPES[error.change.op]}"'
-        f' for replication target relation "{relation.schema}.{relation.name}"{place}'
-        f" in transaction {transaction.xid}, finished at {format_lsn(transaction.commit_lsn)}"
+        f' during message type "{_MESSAGE_TYPES[op]}"'
+        f' for replication target relation "{relation}"{inside}'
+        f" in transaction {xid}, finished at {format_lsn(commit_lsn)}"
     )
 
 

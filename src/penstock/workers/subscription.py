@@ -138,7 +138,7 @@ class SubscriptionWorker:
         stage = Stage.CONNECT if self._attempt is None else self._attempt.stage
         if isinstance(error, FailedChangeError):
             if error.conflict is not None:
-                log_conflict(*error.conflict)
+                log_conflict(self.subscription.origin_name, *error.conflict)
             self._suspect_lsn = error.change.commit_lsn
         if record_error(self._context.control, self.subscription, error, stage):
             log.info(
