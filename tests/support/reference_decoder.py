@@ -21,6 +21,7 @@ from penstock.change import types
 from penstock.change.relation import Relation
 from penstock.errors import ProtocolError
 from penstock.pgoutput.messages import parse_relation
+from tests.support.reference_binary import binary_value
 
 
 class Refused(Exception):
@@ -108,13 +109,16 @@ def _tuple(relation: Relation, message: bytes, at: int) -> tuple[dict[str, Any],
         values[column.name] = None
         if kind == b"u":
             unchanged.append(column.name)
-        elif kind == b"t":
+        elif kind in (b"t", b"b"):
             (size,) = struct.unpack_from(">I", message, at)
             text = message[at + 4 : at + 4 + size]
             _require(len(text) == size)
             at += 4 + size
             try:
-                values[column.name] = value(text.decode(), column.type_oid, column.typmod)
+                if kind == b"t":
+                    values[column.name] = value(text.decode(), column.type_oid, column.typmod)
+                else:
+                    values[column.name] = binary_value(text, column.type_oid, column.typmod)
             except (ValueError, ArithmeticError) as error:
                 raise Refused from error
         else:

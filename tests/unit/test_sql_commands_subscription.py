@@ -72,6 +72,17 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
     assert command.boolean("copy_data", True) is True
 
 
+def test_the_options_of_value_mapping() -> None:
+    """They are kept for us and taken out of what PostgreSQL sees."""
+    command = subscription(f"{CREATE} WITH (numeric_as = TEXT, binary = on, infinity_as = 'clamp')")
+    assert command.mapping == {"numeric_as": "text", "infinity_as": "clamp"}
+    assert command.sql is not None
+    assert "_as" not in command.sql
+    assert command.boolean("binary", False)
+    command = subscription("ALTER SUBSCRIPTION s SET (array_as = list, datetime_as = text)")
+    assert (command.sql, command.mapping) == (None, {"array_as": "list", "datetime_as": "text"})
+
+
 @pytest.mark.parametrize(
     ("options", "sqlstate"),
     [
@@ -80,11 +91,13 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("create_tables, create_tables", "42601"),
         ("schema_changes = drop", "22023"),
         ("schema_changes", "22023"),
-        ("binary = on", "0A000"),
+        ("numeric_as = float", "22023"),
+        ("infinity_as", "22023"),
+        ("array_as = list, array_as = list", "42601"),
         ("run_as_owner = true", "0A000"),
         ("run_as_owner = 01", "0A000"),
         ("run_as_owner = +0x1", "0A000"),
-        ("binary = E'\\x6fn'", "42601"),
+        ("run_as_owner = E'\\x6fn'", "42601"),
     ],
 )
 def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -> None:
@@ -100,6 +113,7 @@ def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -
     [
         "two_phase = false",
         "binary = off",
+        "binary = on",
         "origin = any",
         "origin = none",
         "origin = E'n\\x6fne'",

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from psycopg.rows import dict_row
 
+from penstock.change.mapping import OPTIONS, ValueMapping
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.control.connect import ControlConnection
 from penstock.control.table_state import TableState
@@ -124,6 +125,7 @@ class Subscription:
     synchronous_commit: str
     create_tables: bool
     schema_changes: Literal["add", "error"]
+    mapping: ValueMapping
 
     @property
     def origin_name(self) -> str:
@@ -146,7 +148,11 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
                coalesce((to_jsonb(s)->>'subfailover')::boolean, false) AS failover,  -- since 17
                s.subsynccommit AS synchronous_commit,
                coalesce(o.create_tables, true) AS create_tables,
-               coalesce(o.schema_changes, 'add') AS schema_changes
+               coalesce(o.schema_changes, 'add') AS schema_changes,
+               coalesce(o.numeric_as, 'decimal') AS numeric_as,
+               coalesce(o.datetime_as, 'timestamp') AS datetime_as,
+               coalesce(o.array_as, 'list') AS array_as,
+               coalesce(o.infinity_as, 'error') AS infinity_as
         FROM pg_subscription s JOIN pg_roles u ON u.oid = s.subowner
         LEFT JOIN penstock.subscription_option o ON o.subid = s.oid
         WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -154,6 +160,7 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
     found = []
     for row in _rows(conn, query, []):
         row["publications"] = tuple(row["publications"])
+        row["mapping"] = ValueMapping(**{option: row.pop(option) for option in OPTIONS})
         found.append(Subscription(**row))
     return found
 

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.change.mapping import ValueMapping
 from penstock.client.connection import open_publisher
 from penstock.frontdoor.actions import Backend
 from penstock.names import quote_pg, quote_pg_literal, quote_pg_qualified
@@ -146,8 +147,12 @@ def published_tables(
     ]
 
 
-async def create_missing(backend: Backend, tables: Sequence[TableDefinition]) -> Created:
+async def create_missing(
+    backend: Backend, tables: Sequence[TableDefinition], mapping: ValueMapping
+) -> Created:
     """Create those of the tables that do not exist, in the client's session.
+
+    Columns whose values the subscription holds as text are text.
 
     PostgreSQL's error when the role may not, 0A000 when the lake cannot hold a table.
     """
@@ -160,6 +165,8 @@ async def create_missing(backend: Backend, tables: Sequence[TableDefinition]) ->
     schemas = sorted({table.schema for table in missing} - here)
     columns = [column for table in missing for column in table.columns]
     types = dict(zip(columns, await _local_types(backend, columns), strict=True))
+    as_text = [column for column in columns if column.base_oid in mapping.text_types]
+    types.update(dict.fromkeys(as_text, "text"))
     created = Created(
         tuple(quote_pg_qualified(table.schema, table.name) for table in missing),
         tuple(quote_pg(schema) for schema in schemas),

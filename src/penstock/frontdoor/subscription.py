@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.change.mapping import OPTIONS, ValueMapping
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription, subscriptions
 from penstock.control.connect import connect
@@ -78,15 +79,24 @@ WHERE s.subname = %(name)s AND d.datname = current_database()
 ON CONFLICT (subid) DO UPDATE SET
     create_tables = coalesce(%(create_tables)s::boolean, o.create_tables),
     schema_changes = coalesce(%(schema_changes)s, o.schema_changes)"""
+_KEEP_MAPPING = """
+UPDATE penstock.subscription_option AS o SET
+    numeric_as = coalesce(%(numeric_as)s, numeric_as),
+    datetime_as = coalesce(%(datetime_as)s, datetime_as),
+    array_as = coalesce(%(array_as)s, array_as),
+    infinity_as = coalesce(%(infinity_as)s, infinity_as)
+FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+WHERE s.subname = %(name)s AND d.datname = current_database() AND o.subid = s.oid"""
 
 
 @dataclass(frozen=True)
 class Publisher:
-    """Where to ask for the tables of a subscription."""
+    """Where to ask for the tables of a subscription, and how it holds values."""
 
     conninfo: str
     publications: Sequence[str]
     password_required: bool
+    mapping: ValueMapping
 
 
 class SubscriptionRouter:
@@ -142,7 +152,7 @@ class SubscriptionRouter:
         if command.change is not Change.SET_PUBLICATION:
             publications += known.publications
         needs_password = known.password_required and owner_is_superuser != "t"
-        return Publisher(known.conninfo, publications, needs_password)
+        return Publisher(known.conninfo, publications, needs_password, known.mapping)
 
     def keep_options(self, command: SubscriptionCommand) -> None:
         """Write our own options of a committed subscription; blocks."""
@@ -152,7 +162,11 @@ class SubscriptionRouter:
             "schema_changes": command.schema_changes,
         }
         with connect(self.control, application_name="penstock subscription options") as conn:
-            conn.execute(_KEEP, values)
+            with conn.transaction():
+                conn.execute(_KEEP, values)
+                if command.mapping:
+                    mapped = {option: command.mapping.get(option) for option in OPTIONS}
+                    conn.execute(_KEEP_MAPPING, {**mapped, "name": command.name})
 
     def _subscription(self, name: str) -> Subscription | None:
         with connect(self.control, application_name="penstock create tables") as conn:
@@ -176,7 +190,8 @@ class SubscriptionRouter:
         conninfo = (await backend.query(f"SELECT {command.conninfo}"))[0][0] or ""
         if is_superuser != "t" and not _has_password(conninfo):
             return None
-        return Publisher(conninfo, command.publications, is_superuser != "t")
+        mapping = ValueMapping(**command.mapping)
+        return Publisher(conninfo, command.publications, is_superuser != "t", mapping)
 
     async def _set_nothing(self, name: str) -> str:
         """An ALTER SUBSCRIPTION that changes nothing: PostgreSQL checks the name and the owner."""
@@ -228,7 +243,7 @@ class _Around:
         tables = await self._ask(publisher)
         for table in tables:
             self._router.names.add(table.name)
-        created = await create_missing(backend, tables)
+        created = await create_missing(backend, tables, publisher.mapping)
         if created.tables:
             log.info('subscription "%s": created %s', self._command.name, ", ".join(created.tables))
         return created
@@ -249,7 +264,8 @@ class _Around:
 
     async def _keep_options(self) -> None:
         command = self._command
-        if command.create_tables is not None or command.schema_changes is not None:
+        given = (command.create_tables, command.schema_changes, command.mapping or None)
+        if any(value is not None for value in given):
             await asyncio.to_thread(self._router.keep_options, command)
 
 

@@ -26,8 +26,9 @@ import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change.mapping import not_held
 from penstock.errors import ConnectionLostError, DiskFullError, PenstockError
-from penstock.lake.copy_values import CopyColumn, held, not_held
+from penstock.lake.copy_values import CopyColumn, held
 from penstock.lake.files import WrittenFile, write_file
 from penstock.names import quote_pg_literal
 

@@ -9,16 +9,18 @@ Out:  what it does to which subscription, its options, and the text for PostgreS
     -----------              -----                                  ------
     create_tables            CREATE ... WITH, ALTER ... SET         Boolean, default true
     schema_changes           CREATE ... WITH, ALTER ... SET         add (default), error
+    numeric_as and others    CREATE ... WITH, ALTER ... SET         see penstock.change.mapping
 
 Whatever has another form than the manual's is left to PostgreSQL, which raises its own error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from penstock.change import mapping
 from penstock.errors import FeatureNotSupportedError, InvalidParameterError, SqlSyntaxError
 from penstock.sql.commands import Command, closing
 from penstock.sql.commands_guards import string_value
@@ -49,10 +51,9 @@ PUBLICATION_CHANGES = {
     Change.REFRESH,
 }
 
-OWN_OPTIONS = ("create_tables", "schema_changes")
+OWN_OPTIONS = ("create_tables", "schema_changes", *mapping.OPTIONS)
 
 _NOT_HONOURED = {
-    "binary": True,
     "retain_dead_tuples": True,
     "run_as_owner": True,
 }
@@ -77,7 +78,8 @@ class SubscriptionCommand:
     """A command about a subscription.
 
     ``conninfo`` is the literal as it stands in the text: PostgreSQL knows its value.
-    ``create_tables`` and ``schema_changes`` are None where the command does not give them.
+    ``create_tables`` and ``schema_changes`` are None where the command does not give them;
+    ``mapping`` has those of the options of penstock.change.mapping that it gives.
     ``sql`` is the text without our options; None when ALTER ... SET had no other ones.
     """
 
@@ -89,6 +91,7 @@ class SubscriptionCommand:
     options: tuple[Option, ...] = ()
     create_tables: bool | None = None
     schema_changes: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
 
     def boolean(self, name: str, default: bool) -> bool:
         """A Boolean option as PostgreSQL reads it, the default where it is not given or wrong."""
@@ -131,7 +134,7 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         else:
             sql = _blank(command.sql, tokens[opening - 1].start, tokens[end].end)
             sql = None if change is Change.SET else sql
-    create_tables, schema_changes = _own_values(own if takes_own else [])
+    own_values = _own_values(own if takes_own else [])
     head = tokens[place:opening]
     return SubscriptionCommand(
         change,
@@ -140,8 +143,7 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         _conninfo(command.sql, head),
         _publications(head),
         tuple(option for option in options if option.name not in OWN_OPTIONS),
-        create_tables,
-        schema_changes,
+        *own_values,
     )
 
 
@@ -227,9 +229,10 @@ def _boolean(value: str | None) -> bool | None:
     return False if value.lower() in ("0", "false", "off") else None
 
 
-def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None]:
+def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None, Mapping[str, str]]:
     create_tables: bool | None = None
     schema_changes: str | None = None
+    mapped: dict[str, str] = {}
     if len({option.name for option in own}) < len(own):
         raise SqlSyntaxError("conflicting or redundant options")
     for option in own:
@@ -237,15 +240,23 @@ def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None]:
             create_tables = _boolean(option.value)
             if create_tables is None:
                 raise SqlSyntaxError("create_tables requires a Boolean value")
+        elif option.name == "schema_changes":
+            schema_changes = _choice(option, ("add", "error"))
         else:
-            schema_changes = (option.value or "").lower()
-            if schema_changes not in ("add", "error"):
-                raise InvalidParameterError(
-                    f'unrecognized value for subscription parameter "schema_changes":'
-                    f' "{option.value or ""}"',
-                    hint='Valid values are "add" and "error".',
-                )
-    return create_tables, schema_changes
+            mapped[option.name] = _choice(option, mapping.OPTIONS[option.name])
+    return create_tables, schema_changes, mapped
+
+
+def _choice(option: Option, values: Sequence[str]) -> str:
+    """An option's value, one of these words; 22023 for any other."""
+    value = (option.value or "").lower()
+    if value not in values:
+        raise InvalidParameterError(
+            f'unrecognized value for subscription parameter "{option.name}":'
+            f' "{option.value or ""}"',
+            hint="Valid values are " + " and ".join(f'"{each}"' for each in values) + ".",
+        )
+    return value
 
 
 def _refuse_not_honoured(options: Sequence[Option]) -> None:

@@ -190,7 +190,9 @@ class TableSync:
         parts = [(lake, None)] if lake.kind == "r" else leaf_partitions(conn, table.relid, root)
         leaves = [Leaf(leaf, only, physical_names(leaf.location)) for leaf, only in parts]
         names = [column.name for column in published.relation.columns]
-        return TableCopy(published, lake, tuple(leaves), column_defaults(conn, lake, names))
+        defaults = column_defaults(conn, lake, names)
+        clamp = self._subscription.mapping.clamps
+        return TableCopy(published, lake, tuple(leaves), defaults, clamp)
 
     def _progress(self, relid: int, rows: int) -> None:
         self._rows[relid] += rows
