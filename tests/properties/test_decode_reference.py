@@ -65,22 +65,26 @@ def binaries(type_oid: int) -> st.SearchStrategy[wire.Binary]:
         return st.lists(st.none() | item, max_size=4).map(binary_array)
     if type_oid == types.NUMERIC:
         return st.decimals(-999999, 999999, places=2).map(binary_numeric)
-    form, values = {
-        types.BOOL: ("?", st.booleans()),
-        types.INT2: ("h", st.integers(-(2**15), 2**15 - 1)),
-        types.INT4: ("i", st.integers(-(2**31), 2**31 - 1)),
-        types.INT8: ("q", st.integers(-(2**63), 2**63 - 1)),
-        types.OID: ("I", st.integers(0, 2**32 - 1)),
-        types.FLOAT4: ("f", st.floats(width=32, allow_nan=False)),
-        types.FLOAT8: ("d", st.floats(allow_nan=False)),
-        types.DATE: ("i", st.integers(-730119, 2921939)),
-        types.TIMESTAMP: ("q", st.integers(-(2**55), 2**55)),
-        types.TIMESTAMPTZ: ("q", st.integers(-(2**55), 2**55)),
-        2950: ("16s", st.binary(min_size=16, max_size=16)),
-        types.BYTEA: ("", st.binary(max_size=5)),
-    }.get(type_oid, ("", texts(type_oid).map(str.encode)))
-    packed = values.map(lambda v: struct.pack(">" + form, v)) if form else values
-    return packed.map(wire.Binary)
+    if type_oid in _PACKED:
+        form, values = _PACKED[type_oid]
+        return values.map(lambda value: wire.Binary(struct.pack(">" + form, value)))
+    raw = st.binary(max_size=5) if type_oid == types.BYTEA else texts(type_oid).map(str.encode)
+    return raw.map(wire.Binary)
+
+
+_PACKED: dict[int, tuple[str, st.SearchStrategy[Any]]] = {
+    types.BOOL: ("?", st.booleans()),
+    types.INT2: ("h", st.integers(-(2**15), 2**15 - 1)),
+    types.INT4: ("i", st.integers(-(2**31), 2**31 - 1)),
+    types.INT8: ("q", st.integers(-(2**63), 2**63 - 1)),
+    types.OID: ("I", st.integers(0, 2**32 - 1)),
+    types.FLOAT4: ("f", st.floats(width=32, allow_nan=False)),
+    types.FLOAT8: ("d", st.floats(allow_nan=False)),
+    types.DATE: ("i", st.integers(-730119, 2921939)),
+    types.TIMESTAMP: ("q", st.integers(-(2**55), 2**55)),
+    types.TIMESTAMPTZ: ("q", st.integers(-(2**55), 2**55)),
+    2950: ("16s", st.binary(min_size=16, max_size=16)),
+}
 
 
 def binary_array(items: list[wire.Binary | None]) -> wire.Binary:

@@ -123,7 +123,7 @@ def streams(
     database.psql("CREATE PUBLICATION p FOR TABLE vals")
     first = Stream(database, folder / "first")
     slot = first.options.slot
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "text": {},
         "binary": {"binary": True},
         "in progress": {"binary": True, "streaming": "on", "conninfo": first.eager()},

@@ -213,6 +213,7 @@ def test_both_forms_of_a_column_in_one_buffer() -> None:
     """What was prepared before ``binary`` was changed comes beside what is sent after that."""
     relation = Relation(7, "s", "t", "d", (Column("c", 23, -1, True), Column("l", 1009, -1, False)))
     array = bytes.fromhex("00000001000000000000001900000001000000010000000178")
+    rows: list[tuple[wire.Value, wire.Value]]
     rows = [("5", "{y}"), (wire.Binary(b"\0\0\0\6"), wire.Binary(array)), (None, None)]
     changes = [wire.insert(7, row) for row in rows]
     ((_, table),) = decode(*wire.transaction(8, wire.describe(relation), *changes)).tables

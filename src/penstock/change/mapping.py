@@ -84,25 +84,35 @@ def shortened(value: str) -> str:
     return value if len(value) <= SHOWN_VALUE else value[:SHOWN_VALUE] + "…"
 
 
-def not_held(value: str, column: str, table: str, where: str = "") -> ValueNotHeldError:
-    """The error for a value that the lake cannot hold; ``table`` is the qualified name."""
+def not_held(
+    value: str, column: str, table: str, where: str = "", *, in_copy: bool = False
+) -> ValueNotHeldError:
+    """The error for a value that the lake cannot hold; ``table`` is the qualified name.
+
+    ``in_copy``: it is in the initial copy, so the table is empty, and may not be dropped.
+    """
     return ValueNotHeldError(
         f'value "{shortened(value)}" of column "{column}" of table "{table}" cannot be held by the'
         " lake",
         detail="The lake holds numerics of up to 38 digits (18 of them fractional where the column"
         " declares none) without NaN and infinity, dates from year 1 to 9999, and arrays of one"
         " dimension that begin at 1.",
-        hint=_hint(value),
+        hint=_hint(value, in_copy),
         where=where,
     )
 
 
-def _hint(value: str) -> str:
+def _hint(value: str, in_copy: bool) -> str:
     infinite = "ALTER SUBSCRIPTION ... SET (infinity_as = clamp), or: "
+    again = (
+        "replace the column with ALTER TABLE ... DROP COLUMN, ADD COLUMN by one of type text."
+        if in_copy
+        else "drop the lake's table: ALTER SUBSCRIPTION ... REFRESH PUBLICATION copies it again,"
+        " with a column of type text."
+    )
     return (
         (infinite if value in ("infinity", "-infinity") else "")
-        + f"ALTER SUBSCRIPTION ... SET ({_option(value)} = text), then drop the lake's table and"
-        " ALTER SUBSCRIPTION ... REFRESH PUBLICATION copies it again with a column of type text."
+        + f"ALTER SUBSCRIPTION ... SET ({_option(value)} = text), then {again}"
         " Or leave the column out with a column list on the publisher."
     )
 

@@ -205,7 +205,8 @@ class _RangeWriter:
         for number, place in enumerate(source.checked, len(columns)):
             bad = batch.column(number).drop_null()
             if len(bad):
-                raise not_held(bad[0].as_py(), columns[place].name, self._target.name)
+                value, name = bad[0].as_py(), columns[place].name
+                raise not_held(value, name, self._target.name, in_copy=True)
         arrays = [
             held(batch.column(place), column, self._target.name)
             for place, column in enumerate(columns)

@@ -66,7 +66,7 @@ def held(values: pa.Array, column: CopyColumn, table: str) -> pa.Array:
         )
 
     def refuse(value: str) -> ValueNotHeldError:
-        return not_held(value, column.name, table)
+        return not_held(value, column.name, table, in_copy=True)
 
     if column.clamp:
         values = _clamped(values)

@@ -39,7 +39,7 @@ from penstock.control.catalog import (
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import TableState
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ValueNotHeldError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_range import Source
@@ -160,9 +160,13 @@ class TableSync:
                 self._progress,
                 self._stopping,
             )
-            with closing(copied):
-                for table in copied:
-                    self._commit(conn, table, snapshot.lsn, time.monotonic() - begun)
+            try:
+                with closing(copied):
+                    for table in copied:
+                        self._commit(conn, table, snapshot.lsn, time.monotonic() - begun)
+            except ValueNotHeldError as error:
+                error.where = f"initial copy of the snapshot at {format_lsn(snapshot.lsn)}"
+                raise
 
     def _begin(self, conn: ControlConnection) -> None:
         """State d, and a Delta table for each target that has none."""
