@@ -25,6 +25,7 @@ from tests.support.binaries import NEWEST
 from tests.support.copying import copying
 from tests.support.edge_values import (
     COLUMNS,
+    OTHER_COLUMNS,
     TEXT_COLUMNS,
     TYPES,
     EdgeColumn,
@@ -64,7 +65,7 @@ def staged(log: StagingLog, columns: Sequence[EdgeColumn]) -> dict[str, Shown]:
     tables = [pq.read_table(f.path) for segment in log.segments() for f in segment.files]
     changes = pa.concat_tables(tables).combine_chunks()
     found = {
-        name: side(changes.filter(pc.equal(changes["op"], op)), which, columns)
+        name: one_side(changes.filter(pc.equal(changes["op"], op)), which, columns)
         for name, op, which in (("inserted", "I", "new"), ("old", "U", "old"), ("new", "U", "new"))
     }
     updates = changes.filter(pc.equal(changes["op"], "U"))
@@ -82,7 +83,7 @@ def staged(log: StagingLog, columns: Sequence[EdgeColumn]) -> dict[str, Shown]:
     return found
 
 
-def side(changes: pa.Table, which: str, columns: Sequence[EdgeColumn]) -> Shown:
+def one_side(changes: pa.Table, which: str, columns: Sequence[EdgeColumn]) -> Shown:
     """The old or the new rows of changes, by id."""
     values = changes[which].combine_chunks()
     values = values.take(pc.sort_indices(values.field("id")))
@@ -116,18 +117,22 @@ def tables(publisher_db: Database) -> Iterator[Database]:
 
 
 def streams(
-    database: Database, folder: Path, columns: Sequence[EdgeColumn], mapping: ValueMapping
+    database: Database,
+    folder: Path,
+    columns: Sequence[EdgeColumn],
+    mapping: ValueMapping,
+    *,
+    binary: bool = True,
 ) -> tuple[Shown, dict[str, dict[str, Shown]]]:
     """What the server shows, and what is staged by text, by binary, and by binary in progress."""
     database.psql(create_table("vals", columns) + "; ALTER TABLE vals REPLICA IDENTITY FULL")
     database.psql("CREATE PUBLICATION p FOR TABLE vals")
     first = Stream(database, folder / "first")
     slot = first.options.slot
-    options: dict[str, dict[str, Any]] = {
-        "text": {},
-        "binary": {"binary": True},
-        "in progress": {"binary": True, "streaming": "on", "conninfo": first.eager()},
-    }
+    options: dict[str, dict[str, Any]] = {"text": {}}
+    if binary:
+        options["binary"] = {"binary": True}
+        options["in progress"] = {"binary": True, "streaming": "on", "conninfo": first.eager()}
     with ExitStack() as stack:
         running = {}
         for number, (path, changes) in enumerate(options.items()):
@@ -152,24 +157,39 @@ def test_every_type_at_its_edges(tables: Database, tmp_path: Path) -> None:
     In inserted, old and new rows, for types of the lake and for those that it holds as text.
     """
     expected, found = streams(tables, tmp_path, COLUMNS, ValueMapping())
+    check_streams(found, expected, COLUMNS)
+    check(copied(tables, tmp_path, COLUMNS), expected, COLUMNS, "copy:")
+
+
+def test_types_without_a_binary_form_of_ours(tables: Database, tmp_path: Path) -> None:
+    """As text they come by copy and by stream as the server shows them."""
+    expected, found = streams(tables, tmp_path, OTHER_COLUMNS, ValueMapping(), binary=False)
+    check_streams(found, expected, OTHER_COLUMNS)
+    check(copied(tables, tmp_path, OTHER_COLUMNS), expected, OTHER_COLUMNS, "copy:")
+
+
+def check_streams(
+    found: dict[str, dict[str, Shown]], expected: Shown, columns: Sequence[EdgeColumn]
+) -> None:
+    """Every side of every path shows what the server shows."""
     for path, sides in found.items():
         for side, values in sides.items():
-            check(values, expected, COLUMNS, f"{path}, {side}:")
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    with copying(tables, folder) as copy:
-        copied = copy.run(copy.table_copy("vals", ["p"])).rows.sort_by("id").combine_chunks()
-    arrays = [copied[c.name].combine_chunks() for c in COLUMNS]
-    check(texts(arrays), expected, COLUMNS, "copy:")
+            check(values, expected, columns, f"{path}, {side}:")
+
+
+def copied(database: Database, folder: Path, columns: Sequence[EdgeColumn]) -> Shown:
+    """What the initial copy reads."""
+    (folder / "copy").mkdir()
+    with copying(database, folder / "copy") as copy:
+        rows = copy.run(copy.table_copy("vals", ["p"])).rows.sort_by("id").combine_chunks()
+    return texts([rows[column.name].combine_chunks() for column in columns])
 
 
 @VERSIONS
 def test_what_only_text_holds(tables: Database, tmp_path: Path) -> None:
     """With numeric_as, datetime_as and array_as = text nothing is refused and nothing changed."""
     expected, found = streams(tables, tmp_path, TEXT_COLUMNS, AS_TEXT)
-    for path, sides in found.items():
-        for side, values in sides.items():
-            check(values, expected, TEXT_COLUMNS, f"{path}, {side}:")
+    check_streams(found, expected, TEXT_COLUMNS)
 
 
 def test_the_generator_is_repeatable() -> None:

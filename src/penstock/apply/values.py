@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change import types
-from penstock.change.mapping import DATES_AND_TIMES, shortened
+from penstock.change.mapping import DATES_AND_TIMES, option_for, shortened
 from penstock.change.relation import Column, LakeColumn
 from penstock.errors import (
     FeatureNotSupportedError,
@@ -49,11 +49,13 @@ _FIRST_USER_OID = 16384
 def check_convertible(source: Column, target: LakeColumn, relation: str) -> None:
     """FeatureNotSupportedError (0A000) when values of these types are not converted here."""
     if not _convertible(source.type_oid, target.type_oid):
+        option = option_for(source.type_oid) if target.type_oid in _TEXTS else None
         raise FeatureNotSupportedError(
             f'column "{target.name}" of "{relation}" has another type on the publisher',
             detail=f"Values of the type with OID {source.type_oid} are not converted to the type"
             f" with OID {target.type_oid} by the lake.",
-            hint="Give the lake's column the publisher's type.",
+            hint="Give the lake's column the publisher's type"
+            + (f", or ALTER SUBSCRIPTION ... SET ({option} = text)." if option else "."),
         )
 
 

@@ -117,6 +117,15 @@ def _hint(value: str, in_copy: bool) -> str:
     )
 
 
+def option_for(type_oid: int) -> str | None:
+    """The option with which values of a type are held as text; None when they are anyway."""
+    if type_oid in types.ARRAY_ELEMENTS:
+        return "array_as"
+    if type_oid in DATES_AND_TIMES:
+        return "datetime_as"
+    return "numeric_as" if type_oid == types.NUMERIC else None
+
+
 def _option(value: str) -> str:
     """The option that makes room for a value; types are told apart by their text forms."""
     if value.startswith(("{", "[")):

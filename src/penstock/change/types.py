@@ -82,6 +82,7 @@ def numeric_type(typmod: int) -> pa.Decimal128Type:
         raise FeatureNotSupportedError(
             f"type numeric({precision},{scale}) is not supported by the lake",
             detail=f"The lake's decimals have at most {MAX_DECIMAL_DIGITS} digits.",
-            hint="Use a numeric with fewer digits, or text.",
+            hint="Use a numeric with fewer digits, or text, which a subscription makes of it with"
+            " numeric_as = text.",
         )
     return pa.decimal128(digits, max(scale, 0))

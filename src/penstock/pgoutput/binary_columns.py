@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from penstock.change import types
 from penstock.change.float_text import FLOAT_WIDTH, float_texts
+from penstock.errors import FeatureNotSupportedError
 from penstock.pgoutput import binary_nested, binary_read, binary_text, columns, forms, parse
 from penstock.pgoutput.columns import Cells, UnreadableValue, check, primitive
 from penstock.pgoutput.compiled import Positions
@@ -166,6 +167,12 @@ def _record_texts(cells: Cells, form: Form) -> Cells:
     count = len(cells.starts)
     oids = np.array(form.oids, np.int64)
     result, starts, lengths = binary_nested.split_records(*cells, oids)
+    if result[0] == parse.OTHER_FIELDS:
+        raise FeatureNotSupportedError(
+            "a composite value has other fields than its type has now",
+            detail="The type has been altered on the publisher since the value was written.",
+            hint="ALTER SUBSCRIPTION ... SET (binary = false): nothing is lost by that.",
+        )
     check(result)
     fields = []
     for number, field in enumerate(form.items):  # an error's index is the value's

@@ -19,7 +19,7 @@ from penstock.pgoutput.binary_read import (
 )
 from penstock.pgoutput.binary_times import number, put
 from penstock.pgoutput.compiled import Bytes, Ints, Positions, compiled
-from penstock.pgoutput.parse import OK, WRONG_SYNTAX
+from penstock.pgoutput.parse import OK, OTHER_FIELDS, WRONG_SYNTAX
 from penstock.pgoutput.scan import be32
 
 # rangetypes.h
@@ -339,7 +339,7 @@ def split_records(  # type: ignore[no-untyped-def]  # a tuple of arrays, for num
 ):
     """The fields of composite values: (fault, number), starts and lengths [field, value].
 
-    A value whose fields are of other types than ``oids`` is WRONG_SYNTAX.
+    OTHER_FIELDS for a value whose fields are of other types than ``oids``.
     """
     count = starts.shape[0]
     fields = oids.shape[0]
@@ -350,18 +350,25 @@ def split_records(  # type: ignore[no-untyped-def]  # a tuple of arrays, for num
     while i < count:
         if starts[i] >= 0:
             at, end = starts[i] + 4, starts[i] + lengths[i]
-            if at > end or be32(buf, starts[i]) != fields:
-                at = -1
-            else:
-                for f in range(fields):
-                    if at + 4 > end or be32(buf, at) != oids[f]:
-                        at = -1
-                        break
-                    at = next_field(buf, at + 4, end, i, item_starts[f], item_lengths[f])
-                    if at < 0:
-                        break
-            if at != end:
+            if at > end:
                 fault = WRONG_SYNTAX
+                break
+            if be32(buf, starts[i]) != fields:
+                fault = OTHER_FIELDS
+                break
+            for f in range(fields):
+                if at + 4 <= end and be32(buf, at) != oids[f]:
+                    fault = OTHER_FIELDS
+                    break
+                if at + 4 <= end:
+                    at = next_field(buf, at + 4, end, i, item_starts[f], item_lengths[f])
+                else:
+                    at = -1
+                if at < 0:
+                    break
+            if fault == OK and at != end:
+                fault = WRONG_SYNTAX
+            if fault != OK:
                 break
         i += 1
     return (fault, i), item_starts, item_lengths

@@ -6,6 +6,7 @@ Out:  the values in a new array; a null's place holds zero.  Each function retur
       (fault, number of the first value that it could not read).
 
 NOT_HELD is a right value that the lake's type has no room for; it is never changed to fit.
+OTHER_FIELDS is a composite value whose type has been altered since (binary_nested.py).
 Dates and times are those of Spark and Delta, years 1 to 9999; BC is NOT_HELD, and so is infinity
 unless it is clamped.
 """
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.pgoutput.compiled import Bytes, Ints, Positions, compiled
 
-OK, WRONG_SYNTAX, NOT_HELD = range(3)
+OK, WRONG_SYNTAX, NOT_HELD, OTHER_FIELDS = range(4)
 
 ZERO, MINUS, PLUS, POINT, COLON, SPACE, COMMA = (ord(c) for c in "0-+.: ,")
 OPEN_BRACE, CLOSE_BRACE, QUOTE, BACKSLASH = (ord(c) for c in '{}"\\')
