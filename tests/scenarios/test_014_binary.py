@@ -18,8 +18,9 @@ def test_rows_are_the_same_in_binary(publisher_db: Database, node: Node) -> None
     """Inserts, updates with keys and whole rows, deletes; domains, enums, TOAST, wider targets."""
     publisher_db.psql(
         "CREATE TYPE bin_mood AS ENUM ('sad', 'happy'); CREATE DOMAIN bin_small AS int;"
-        "CREATE TABLE bin_t (id int PRIMARY KEY, d bin_small, m bin_mood, n numeric(12,3), u uuid,"
-        " at timestamptz, a int[], r int4range, raw bytea, big text);"
+        "CREATE DOMAIN bin_key AS uuid;"
+        "CREATE TABLE bin_t (id int PRIMARY KEY, d bin_small, m bin_mood, n numeric(12,3),"
+        " u bin_key, at timestamptz, a int[], r int4range, raw bytea, big text);"
         "CREATE TABLE bin_full (id int, x float8); ALTER TABLE bin_full REPLICA IDENTITY FULL;"
         "CREATE PUBLICATION bin FOR TABLE bin_t, bin_full;"
         "INSERT INTO bin_t VALUES (1, 1, 'sad', 1.50, gen_random_uuid(), now(), '{1,NULL}',"

@@ -42,7 +42,7 @@ class Reference:
         for message in messages:
             try:
                 self._message(message)
-            except (struct.error, IndexError, ProtocolError) as error:
+            except (struct.error, IndexError, ProtocolError, UnicodeDecodeError) as error:
                 raise Refused from error
         return self
 
@@ -69,8 +69,12 @@ class Reference:
             _require(len(message) == 6 + 4 * count)
             for oid in struct.unpack_from(f">{count}I", message, 6):
                 self._add(oid, "T", None, None, None)
+        elif kind == "Y":
+            strings = message[5:].split(b"\0")
+            _require(len(strings) == 3 and strings[2] == b"")
+            message[5:].decode()
         else:
-            _require(kind in "OYM")
+            _require(kind in "OM")
 
     def _row(self, kind: str, message: bytes) -> None:
         _require(self.begun is not None)

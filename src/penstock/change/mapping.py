@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from penstock.change import types
-from penstock.change.relation import Relation
+from penstock.change.relation import Column, Relation
 from penstock.errors import ValueNotHeldError
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -64,15 +64,18 @@ class ValueMapping:
         }
         return frozenset(scalars | arrays)
 
-    def staged(self, relation: Relation) -> Relation:
-        """A relation as its changes are staged: columns that are held as text are text."""
-        columns = tuple(
-            replace(column, type_oid=types.TEXT, typmod=-1)
-            if column.type_oid in self.text_types
-            else column
-            for column in relation.columns
-        )
+    def staged(self, relation: Relation, below: Mapping[int, int]) -> Relation:
+        """A relation as its changes are staged: columns that are held as text are text.
+
+        ``below``: domains, and the types below them, which their values are staged as.
+        """
+        columns = tuple(self._staged(column, below) for column in relation.columns)
         return relation if columns == relation.columns else replace(relation, columns=columns)
+
+    def _staged(self, column: Column, below: Mapping[int, int]) -> Column:
+        if column.type_oid in self.text_types:
+            return replace(column, type_oid=types.TEXT, typmod=-1)
+        return replace(column, type_oid=below.get(column.type_oid, column.type_oid))
 
 
 TYPED = ValueMapping()

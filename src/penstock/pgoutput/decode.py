@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.change import types
 from penstock.change.mapping import TYPED, ValueMapping, not_held, shortened
 from penstock.change.relation import Column, Relation
 from penstock.change.schema import change_schema
@@ -134,6 +135,7 @@ class Decoder:
         self._keys = np.full(64, -1, np.int64)
         self._slots = np.full(64, -1, np.int64)
         self._known_oids = 0
+        self._below: dict[int, int] = {}
 
     def feed(self, buffer: Bytes, offsets: Ints) -> Decoded:
         """Decode the next buffer; message i is ``buffer[offsets[i]:offsets[i + 1]]``.
@@ -165,6 +167,8 @@ class Decoder:
 
     def _learn_relations(self, buffer: Bytes, offsets: Ints) -> Ints:
         filled = np.flatnonzero(np.diff(offsets) > 0)
+        for index in filled[buffer[offsets[filled]] == messages.TYPE]:
+            self._learn_type(bytes(buffer[offsets[index] : offsets[index + 1]]))
         found = filled[buffer[offsets[filled]] == messages.RELATION]
         new_slots = np.empty(len(found), np.int64)
         for number, index in enumerate(found):
@@ -176,9 +180,15 @@ class Decoder:
             new_slots[number] = slot
         return new_slots
 
+    def _learn_type(self, message: bytes) -> None:
+        """Note a domain over a type that is kept as text: its values are of that type."""
+        oid, schema, name = messages.parse_type(message)
+        if not schema and name in types.KEPT_AS_TEXT:
+            self._below[oid] = types.KEPT_AS_TEXT[name]
+
     def _describe(self, relation: Relation) -> _Described:
         self._forms.note({column.type_oid for column in relation.columns})
-        staged = self._mapping.staged(relation)
+        staged = self._mapping.staged(relation, self._below)
         clamp = self._mapping.clamps
         values = tuple(
             ValueType(self._forms, sent.type_oid, held.type_oid, held.typmod, clamp)
