@@ -143,6 +143,8 @@ def streams(
             receiver = stack.enter_context(first.receiver(log))
             running[path] = (log, receiver)
         expected = filled(database, columns)
+        if binary:
+            first.await_streamed()
         found = {}
         for path, (log, receiver) in running.items():
             first.await_staged(log, receiver)

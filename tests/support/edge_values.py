@@ -431,6 +431,14 @@ COLUMNS = [
     EdgeColumn(
         "arn", "numrange[]", ['{"[1.0,2)",empty}', None], _array(_range(_numeric(9, 3), float))
     ),
+    EdgeColumn("pt", "point", ["(0,-0)", "(Infinity,NaN)", "(1e-300,1e23)", None], _point),
+    EdgeColumn("bx", "box", ["(1,2),(3,4)", None], lambda r: f"{_point(r)},{_point(r)}"),
+    EdgeColumn("abx", "box[]", ["{(1,2),(3,4);(5,6),(7,8)}", None], lambda r: "{}"),
+    EdgeColumn("pa", "path", ["[(1,2),(3,4)]", "((1,2))", None], lambda r: f"[{_point(r)}]"),
+    EdgeColumn("ci", "circle", ["<(1,2),3>", None], lambda r: f"<{_point(r)},1>"),
+    EdgeColumn("ls", "lseg", ["[(1,2),(3,4)]", None], lambda r: f"[{_point(r)},{_point(r)}]"),
+    EdgeColumn("po", "polygon", ["((0,0),(1,1e15),(2,0))", None], lambda r: f"({_point(r)})"),
+    EdgeColumn("li", "line", ["{1,-1,0}", None], lambda r: f"{{1,{_float(r)},{_float(r)}}}"),
 ]
 
 TEXT_COLUMNS = [
@@ -505,11 +513,6 @@ TEXT_COLUMNS = [
 
 OTHER_COLUMNS = [
     EdgeColumn("mo", "money", ["-92233720368547758.08", "1234.5", None], _numeric(9, 2)),
-    EdgeColumn("pt", "point", ["(0,-0)", "(Infinity,NaN)", "(1e-300,1e23)", None], _point),
-    EdgeColumn("bx", "box", ["(1,2),(3,4)", None], lambda r: f"{_point(r)},{_point(r)}"),
-    EdgeColumn("abx", "box[]", ["{(1,2),(3,4);(5,6),(7,8)}", None], lambda r: "{}"),
-    EdgeColumn("pa", "path", ["[(1,2),(3,4)]", "((1,2))", None], lambda r: f"[{_point(r)}]"),
-    EdgeColumn("ci", "circle", ["<(1,2),3>", None], lambda r: f"<{_point(r)},1>"),
     EdgeColumn("tq", "tsquery", ["'a' & !('b' | 'c':*A)", "", None], lambda r: "fat <-> rat"),
     EdgeColumn("jp", "jsonpath", ['$."a b"[*] ? (@ > 1)', None], lambda r: "$.a"),
     EdgeColumn("rc", "regclass", ["pg_class", "0", None], lambda r: "pg_type"),

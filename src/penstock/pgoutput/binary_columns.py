@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from penstock.change import types
 from penstock.change.float_text import FLOAT_WIDTH, float_texts
 from penstock.errors import FeatureNotSupportedError
-from penstock.pgoutput import binary_nested, binary_read, binary_text, columns, forms, parse
+from penstock.pgoutput import (
+    binary_geometry,
+    binary_nested,
+    binary_read,
+    binary_text,
+    columns,
+    forms,
+    parse,
+)
 from penstock.pgoutput.columns import Cells, UnreadableValue, check, primitive
 from penstock.pgoutput.compiled import Positions
 from penstock.pgoutput.forms import Form
@@ -144,6 +152,17 @@ def _array_texts(cells: Cells, form: Form) -> Cells:
     return Cells(out, starts, lengths)
 
 
+def _geometry_texts(cells: Cells, form: Form) -> Cells:
+    result, offsets, starts, lengths = binary_geometry.split_coordinates(form.kind, *cells)
+    check(result)
+    items = _float_texts(Cells(cells.buffer, starts, lengths), Form(forms.FLOAT8))
+    out, starts, lengths = _nested_room(cells, items)
+    binary_geometry.geometry_texts(
+        form.kind, cells.buffer, cells.starts, offsets, *items, out, starts, lengths
+    )
+    return Cells(out, starts, lengths)
+
+
 def _range_texts(cells: Cells, form: Form) -> Cells:
     result, starts, lengths = binary_nested.split_ranges(*cells)
     check(result)
@@ -218,4 +237,5 @@ _NESTED = {
     forms.RANGE: _range_texts,
     forms.MULTIRANGE: _multirange_texts,
     forms.RECORD: _record_texts,
+    **dict.fromkeys(range(binary_geometry.POINT, binary_geometry.CIRCLE + 1), _geometry_texts),
 }

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.change import types
+from penstock.pgoutput import binary_geometry as geometry
 from penstock.pgoutput import binary_text as kinds
 
 FLOAT4, FLOAT8, ARRAY, RANGE, MULTIRANGE, RECORD = range(100, 106)
-"""Kinds beside those of binary_text.py: floats are written by Arrow, others contain values."""
+"""Kinds beside those of binary_text.py and binary_geometry.py: floats, and what contains values."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,13 @@ BY_SEND_FUNCTION = {
     "tidsend": kinds.TID,
     "tsvectorsend": kinds.TSVECTOR,
     "enum_send": kinds.TEXT,
+    "point_send": geometry.POINT,
+    "lseg_send": geometry.LSEG,
+    "box_send": geometry.BOX,
+    "path_send": geometry.PATH,
+    "poly_send": geometry.POLYGON,
+    "line_send": geometry.LINE,
+    "circle_send": geometry.CIRCLE,
 }
 """PostgreSQL's send functions (schema pg_catalog) -> kind; a type of an extension may use one."""
 
