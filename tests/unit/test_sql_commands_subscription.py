@@ -65,7 +65,11 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("= 'False'", False),
     ):
         assert subscription(f"{CREATE} WITH (create_tables {text})").create_tables is value
+    assert subscription(f"{CREATE} WITH (on_conflict = 'Keep_Local')").on_conflict == "keep_local"
+    command = subscription("ALTER SUBSCRIPTION s SET (on_conflict = last_update_wins)")
+    assert (command.on_conflict, command.sql) == ("last_update_wins", None)
     command = subscription(f"{CREATE} WITH (Schema_Changes = ERROR, enabled = off)")
+    assert command.on_conflict is None
     assert command.schema_changes == "error"
     assert command.create_tables is None
     assert command.boolean("enabled", True) is False
@@ -91,13 +95,16 @@ def test_the_options_of_value_mapping() -> None:
         ("create_tables, create_tables", "42601"),
         ("schema_changes = drop", "22023"),
         ("schema_changes", "22023"),
+        ("on_conflict = newest", "22023"),
+        ("on_conflict", "22023"),
+        ("on_conflict = error, on_conflict = error", "42601"),
         ("numeric_as = float", "22023"),
         ("infinity_as", "22023"),
         ("array_as = list, array_as = list", "42601"),
-        ("run_as_owner = true", "0A000"),
-        ("run_as_owner = 01", "0A000"),
-        ("run_as_owner = +0x1", "0A000"),
-        ("run_as_owner = E'\\x6fn'", "42601"),
+        ("retain_dead_tuples = on", "0A000"),
+        ("retain_dead_tuples = 01", "0A000"),
+        ("retain_dead_tuples = +0x1", "0A000"),
+        ("retain_dead_tuples = E'\\x6fn'", "42601"),
     ],
 )
 def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -> None:
@@ -115,6 +122,7 @@ def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -
         "binary = off",
         "binary = on",
         "origin = any",
+        "run_as_owner = true",
         "origin = none",
         "origin = E'n\\x6fne'",
         "streaming = parallel",

@@ -125,6 +125,7 @@ class Subscription:
     synchronous_commit: str
     create_tables: bool
     schema_changes: Literal["add", "error"]
+    on_conflict: Literal["error", "apply_remote", "keep_local", "last_update_wins"]
     mapping: ValueMapping
 
     @property
@@ -149,6 +150,7 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
                s.subsynccommit AS synchronous_commit,
                coalesce(o.create_tables, true) AS create_tables,
                coalesce(o.schema_changes, 'add') AS schema_changes,
+               coalesce(o.on_conflict, 'error') AS on_conflict,
                coalesce(o.numeric_as, 'decimal') AS numeric_as,
                coalesce(o.datetime_as, 'timestamp') AS datetime_as,
                coalesce(o.array_as, 'list') AS array_as,

@@ -72,13 +72,16 @@ SELECT pg_catalog.pg_has_role('pg_create_subscription', 'USAGE')
 _OWNS = """
 SELECT pg_catalog.pg_has_role(oid, 'USAGE'), rolsuper FROM pg_catalog.pg_roles WHERE oid = $1"""
 _KEEP = """
-INSERT INTO penstock.subscription_option AS o (subid, create_tables, schema_changes)
-SELECT s.oid, coalesce(%(create_tables)s::boolean, true), coalesce(%(schema_changes)s, 'add')
+INSERT INTO penstock.subscription_option AS o
+    (subid, create_tables, schema_changes, on_conflict)
+SELECT s.oid, coalesce(%(create_tables)s::boolean, true), coalesce(%(schema_changes)s, 'add'),
+       coalesce(%(on_conflict)s, 'error')
 FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
 WHERE s.subname = %(name)s AND d.datname = current_database()
 ON CONFLICT (subid) DO UPDATE SET
     create_tables = coalesce(%(create_tables)s::boolean, o.create_tables),
-    schema_changes = coalesce(%(schema_changes)s, o.schema_changes)"""
+    schema_changes = coalesce(%(schema_changes)s, o.schema_changes),
+    on_conflict = coalesce(%(on_conflict)s, o.on_conflict)"""
 _KEEP_MAPPING = """
 UPDATE penstock.subscription_option AS o SET
     numeric_as = coalesce(%(numeric_as)s, numeric_as),
@@ -160,6 +163,7 @@ class SubscriptionRouter:
             "name": command.name,
             "create_tables": command.create_tables,
             "schema_changes": command.schema_changes,
+            "on_conflict": command.on_conflict,
         }
         with connect(self.control, application_name="penstock subscription options") as conn:
             with conn.transaction():
@@ -264,8 +268,9 @@ class _Around:
 
     async def _keep_options(self) -> None:
         command = self._command
-        given = (command.create_tables, command.schema_changes, command.mapping or None)
-        if any(value is not None for value in given):
+        words = (command.schema_changes, command.on_conflict, command.mapping or None)
+        own = (command.create_tables, *words)
+        if any(value is not None for value in own):
             await asyncio.to_thread(self._router.keep_options, command)
 
 

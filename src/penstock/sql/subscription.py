@@ -9,6 +9,8 @@ Out:  what it does to which subscription, its options, and the text for PostgreS
     -----------              -----                                  ------
     create_tables            CREATE ... WITH, ALTER ... SET         Boolean, default true
     schema_changes           CREATE ... WITH, ALTER ... SET         add (default), error
+    on_conflict              CREATE ... WITH, ALTER ... SET         error (default), apply_remote,
+                                                                    keep_local, last_update_wins
     numeric_as and others    CREATE ... WITH, ALTER ... SET         see penstock.change.mapping
 
 Whatever has another form than the manual's is left to PostgreSQL, which raises its own error.
@@ -51,11 +53,17 @@ PUBLICATION_CHANGES = {
     Change.REFRESH,
 }
 
-OWN_OPTIONS = ("create_tables", "schema_changes", *mapping.OPTIONS)
+OWN_OPTIONS = ("create_tables", "schema_changes", "on_conflict", *mapping.OPTIONS)
+
+_WORDS = {
+    "schema_changes": ("add", "error"),
+    "on_conflict": ("error", "apply_remote", "keep_local", "last_update_wins"),
+    **mapping.OPTIONS,
+}
+"""Our options whose value is one of some words."""
 
 _NOT_HONOURED = {
     "retain_dead_tuples": True,
-    "run_as_owner": True,
 }
 """Options that the workers do not honour yet, with the value that is refused."""
 
@@ -78,8 +86,8 @@ class SubscriptionCommand:
     """A command about a subscription.
 
     ``conninfo`` is the literal as it stands in the text: PostgreSQL knows its value.
-    ``create_tables`` and ``schema_changes`` are None where the command does not give them;
-    ``mapping`` has those of the options of penstock.change.mapping that it gives.
+    ``create_tables``, ``schema_changes`` and ``on_conflict`` are None where the command does not
+    give them; ``mapping`` has those of the options of penstock.change.mapping that it gives.
     ``sql`` is the text without our options; None when ALTER ... SET had no other ones.
     """
 
@@ -91,6 +99,7 @@ class SubscriptionCommand:
     options: tuple[Option, ...] = ()
     create_tables: bool | None = None
     schema_changes: str | None = None
+    on_conflict: str | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -134,7 +143,7 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         else:
             sql = _blank(command.sql, tokens[opening - 1].start, tokens[end].end)
             sql = None if change is Change.SET else sql
-    own_values = _own_values(own if takes_own else [])
+    create_tables, words = _own_values(own if takes_own else [])
     head = tokens[place:opening]
     return SubscriptionCommand(
         change,
@@ -143,7 +152,10 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         _conninfo(command.sql, head),
         _publications(head),
         tuple(option for option in options if option.name not in OWN_OPTIONS),
-        *own_values,
+        create_tables,
+        words.get("schema_changes"),
+        words.get("on_conflict"),
+        {name: words[name] for name in mapping.OPTIONS if name in words},
     )
 
 
@@ -229,10 +241,10 @@ def _boolean(value: str | None) -> bool | None:
     return False if value.lower() in ("0", "false", "off") else None
 
 
-def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None, Mapping[str, str]]:
+def _own_values(own: Sequence[Option]) -> tuple[bool | None, dict[str, str]]:
+    """create_tables, and the options that are words; what is not given is None or absent."""
     create_tables: bool | None = None
-    schema_changes: str | None = None
-    mapped: dict[str, str] = {}
+    words: dict[str, str] = {}
     if len({option.name for option in own}) < len(own):
         raise SqlSyntaxError("conflicting or redundant options")
     for option in own:
@@ -240,23 +252,17 @@ def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None, Mapping
             create_tables = _boolean(option.value)
             if create_tables is None:
                 raise SqlSyntaxError("create_tables requires a Boolean value")
-        elif option.name == "schema_changes":
-            schema_changes = _choice(option, ("add", "error"))
         else:
-            mapped[option.name] = _choice(option, mapping.OPTIONS[option.name])
-    return create_tables, schema_changes, mapped
-
-
-def _choice(option: Option, values: Sequence[str]) -> str:
-    """An option's value, one of these words; 22023 for any other."""
-    value = (option.value or "").lower()
-    if value not in values:
-        raise InvalidParameterError(
-            f'unrecognized value for subscription parameter "{option.name}":'
-            f' "{option.value or ""}"',
-            hint="Valid values are " + " and ".join(f'"{each}"' for each in values) + ".",
-        )
-    return value
+            words[option.name] = (option.value or "").lower()
+            valid = _WORDS[option.name]
+            if words[option.name] not in valid:
+                first = ", ".join(f'"{each}"' for each in valid[:-1])
+                raise InvalidParameterError(
+                    f'unrecognized value for subscription parameter "{option.name}":'
+                    f' "{option.value or ""}"',
+                    hint=f'Valid values are {first} and "{valid[-1]}".',
+                )
+    return create_tables, words
 
 
 def _refuse_not_honoured(options: Sequence[Option]) -> None:
