@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.fix_servers import Database
 from tests.support.node import Node
+from tests.support.psql import PsqlError
 from tests.support.subscribing import SYNC_TIMEOUT, subscribed, wait_equal, wait_ready
 from tests.support.waits import wait_until
 
@@ -41,6 +44,32 @@ def test_options_make_room(publisher_db: Database, node: Node) -> None:
         )
         wait_equal(publisher_db, rows, node)
         assert node.psql(types).endswith("integer text")
+
+
+def test_a_numeric_with_too_many_digits(publisher_db: Database, node: Node) -> None:
+    """The table is refused with the option that makes room, and nothing is created."""
+    publisher_db.psql(
+        "CREATE TABLE vo_wide (id int PRIMARY KEY, n numeric(60,2));"
+        "CREATE PUBLICATION vo_wide FOR TABLE vo_wide"
+    )
+    create = f"CREATE SUBSCRIPTION vo_wide CONNECTION '{publisher_db.conninfo}' PUBLICATION vo_wide"
+    for before in ("", "BEGIN; CREATE SCHEMA vo_wide;"):
+        with pytest.raises(PsqlError, match="numeric_as = text") as caught:
+            node.psql(f"{before}{create} WITH (slot_name = NONE, enabled = false)")
+        assert 'column "n" of table "public.vo_wide"' in str(caught.value)
+    assert node.psql("SELECT to_regclass('vo_wide') IS NULL") == "t"
+
+
+def test_an_error_of_the_control_database_is_shown(publisher_db: Database, node: Node) -> None:
+    """What it says when a table cannot be made is what the client gets."""
+    publisher_db.psql("CREATE TABLE vo_named (id int); CREATE PUBLICATION vo_named FOR ALL TABLES")
+    node.psql("CREATE TYPE vo_named AS ENUM ('a')")
+    with pytest.raises(PsqlError, match='type "vo_named" already exists'):
+        node.psql(
+            f"CREATE SUBSCRIPTION vo_named CONNECTION '{publisher_db.conninfo}'"
+            " PUBLICATION vo_named"
+        )
+    node.psql("DROP TYPE vo_named")
 
 
 def test_infinity_is_clamped(publisher_db: Database, node: Node) -> None:
