@@ -44,7 +44,7 @@ from penstock.control.catalog import (
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import TableState
-from penstock.errors import PenstockError, UniqueViolationError
+from penstock.errors import PenstockError, UniqueViolationError, ValueNotHeldError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_source import Source
@@ -169,12 +169,16 @@ class TableSync:
                 self._progress,
                 self._stopping,
             )
-            with closing(copied):
-                for table in copied:
-                    commit = partial(
-                        self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
-                    )
-                    retried(context, conn, commit)
+            try:
+                with closing(copied):
+                    for table in copied:
+                        commit = partial(
+                            self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
+                        )
+                        retried(context, conn, commit)
+            except ValueNotHeldError as error:
+                error.where = f"initial copy of the snapshot at {format_lsn(snapshot.lsn)}"
+                raise
 
     def _begin(self, conn: ControlConnection) -> None:
         """State d, and a Delta table for each target that has none."""
@@ -208,7 +212,8 @@ class TableSync:
         names = [column.name for column in published.relation.columns]
         role = acting_role(conn, self._subscription, lake.relid)
         defaults = column_defaults(conn, lake, names, role)
-        return TableCopy(published, lake, tuple(leaves), defaults)
+        clamp = self._subscription.mapping.clamps
+        return TableCopy(published, lake, tuple(leaves), defaults, clamp)
 
     def _progress(self, relid: int, rows: int) -> None:
         self._rows[relid] += rows
