@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.change.mapping import OPTIONS, ValueMapping
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription, subscriptions
 from penstock.control.connect import connect
@@ -81,15 +82,24 @@ ON CONFLICT (subid) DO UPDATE SET
     create_tables = coalesce(%(create_tables)s::boolean, o.create_tables),
     schema_changes = coalesce(%(schema_changes)s, o.schema_changes),
     on_conflict = coalesce(%(on_conflict)s, o.on_conflict)"""
+_KEEP_MAPPING = """
+UPDATE penstock.subscription_option AS o SET
+    numeric_as = coalesce(%(numeric_as)s, numeric_as),
+    datetime_as = coalesce(%(datetime_as)s, datetime_as),
+    array_as = coalesce(%(array_as)s, array_as),
+    infinity_as = coalesce(%(infinity_as)s, infinity_as)
+FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+WHERE s.subname = %(name)s AND d.datname = current_database() AND o.subid = s.oid"""
 
 
 @dataclass(frozen=True)
 class Publisher:
-    """Where to ask for the tables of a subscription."""
+    """Where to ask for the tables of a subscription, and how it holds values."""
 
     conninfo: str
     publications: Sequence[str]
     password_required: bool
+    mapping: ValueMapping
 
 
 class SubscriptionRouter:
@@ -145,7 +155,7 @@ class SubscriptionRouter:
         if command.change is not Change.SET_PUBLICATION:
             publications += known.publications
         needs_password = known.password_required and owner_is_superuser != "t"
-        return Publisher(known.conninfo, publications, needs_password)
+        return Publisher(known.conninfo, publications, needs_password, known.mapping)
 
     def keep_options(self, command: SubscriptionCommand) -> None:
         """Write our own options of a committed subscription; blocks."""
@@ -156,7 +166,11 @@ class SubscriptionRouter:
             "on_conflict": command.on_conflict,
         }
         with connect(self.control, application_name="penstock subscription options") as conn:
-            conn.execute(_KEEP, values)
+            with conn.transaction():
+                conn.execute(_KEEP, values)
+                if command.mapping:
+                    mapped = {option: command.mapping.get(option) for option in OPTIONS}
+                    conn.execute(_KEEP_MAPPING, {**mapped, "name": command.name})
 
     def _subscription(self, name: str) -> Subscription | None:
         with connect(self.control, application_name="penstock create tables") as conn:
@@ -180,7 +194,8 @@ class SubscriptionRouter:
         conninfo = (await backend.query(f"SELECT {command.conninfo}"))[0][0] or ""
         if is_superuser != "t" and not _has_password(conninfo):
             return None
-        return Publisher(conninfo, command.publications, is_superuser != "t")
+        mapping = ValueMapping(**command.mapping)
+        return Publisher(conninfo, command.publications, is_superuser != "t", mapping)
 
     async def _set_nothing(self, name: str) -> str:
         """An ALTER SUBSCRIPTION that changes nothing: PostgreSQL checks the name and the owner."""
@@ -232,7 +247,7 @@ class _Around:
         tables = await self._ask(publisher)
         for table in tables:
             self._router.names.add(table.name)
-        created = await create_missing(backend, tables)
+        created = await create_missing(backend, tables, publisher.mapping)
         if created.tables:
             log.info('subscription "%s": created %s', self._command.name, ", ".join(created.tables))
         return created
@@ -253,7 +268,8 @@ class _Around:
 
     async def _keep_options(self) -> None:
         command = self._command
-        own = (command.create_tables, command.schema_changes, command.on_conflict)
+        words = (command.schema_changes, command.on_conflict, command.mapping or None)
+        own = (command.create_tables, *words)
         if any(value is not None for value in own):
             await asyncio.to_thread(self._router.keep_options, command)
 

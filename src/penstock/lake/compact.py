@@ -92,7 +92,7 @@ def groups(files: Iterable[DataFile]) -> list[tuple[DataFile, ...]]:
 
 def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
     """Write the rows that files still have into a new one, durable on return."""
-    names = physical_names(table.location)
+    names = physical_names(table.location, table.version)
     schema = with_last_change(arrow_schema(table))
     pieces, origins = [], []
     for number, file in enumerate(sources):
@@ -166,7 +166,7 @@ def swap(table: LakeTable, made: Rewritten, metadata: str) -> int | None:
             actions.append({"add": new.add})
     else:
         discard(table, made)
-    return commit_actions(table.location, actions, "OPTIMIZE", metadata) if actions else None
+    return commit_actions(table, actions, "OPTIMIZE", metadata) if actions else None
 
 
 def discard(table: LakeTable, made: Rewritten) -> None:

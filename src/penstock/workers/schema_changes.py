@@ -6,7 +6,8 @@ Out:  the missing columns in the control database's table and in the Delta table
 
 The publisher is asked for the column's type and for the value that its ADD COLUMN ... DEFAULT
 gave to the rows that existed (pg_attribute.attmissingval): those rows are not sent again, so the
-lake's rows must get it, too.  A type that is not PostgreSQL's own becomes text.
+lake's rows must get it, too.  A type that is not PostgreSQL's own becomes text, and so does one
+whose values the subscription holds as text.
 
 With schema_changes = error nothing is added, and apply stops with PostgreSQL's error.
 """
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 
 _COLUMNS = """
 SELECT a.attname,
-    CASE WHEN a.atttypid < 16384 THEN pg_catalog.format_type(a.atttypid, a.atttypmod)
-         ELSE 'pg_catalog.text' END,
+    CASE WHEN a.atttypid < 16384 AND a.atttypid <> ALL (%s::pg_catalog.oid[])
+         THEN pg_catalog.format_type(a.atttypid, a.atttypmod) ELSE 'pg_catalog.text' END,
     (a.attmissingval::pg_catalog.text::pg_catalog.text[])[1]
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -79,4 +80,6 @@ def _ask_publisher(
         password_required=subscription.password_required,
     )
     with connection:
-        return connection.execute(_COLUMNS, [table.schema, table.name, names]).fetchall()
+        as_text = list(subscription.mapping.text_types)
+        parameters = [as_text, table.schema, table.name, names]
+        return connection.execute(_COLUMNS, parameters).fetchall()
