@@ -46,7 +46,8 @@ class RowMapping:
             word = "columns" if len(missing) > 1 else "column"
             raise RelationMismatchError(
                 f'logical replication target relation "{self.target.schema}.{self.target.name}"'
-                f" is missing replicated {word}: {', '.join(missing)}"
+                f" is missing replicated {word}: {', '.join(missing)}",
+                hint="Use ALTER TABLE to add or rename the column here.",
             )
         for column, sent in self.pairs:
             if sent is not None:

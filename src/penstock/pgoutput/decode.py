@@ -109,7 +109,12 @@ class Decoder:
     """Decodes what one connection sends; one call at a time."""
 
     def __init__(self, after_lsn: int = 0) -> None:
-        """Transactions with a commit LSN below ``after_lsn`` are left out: they are known."""
+        """Transactions with a commit LSN below ``after_lsn`` are left out: they are known.
+
+        ``described`` counts the Relation messages: a publisher repeats one when the relation's
+        definition, or what publications have of it, may have changed.
+        """
+        self.described = 0
         self._after_lsn = after_lsn
         self._state = np.zeros(scan.STATE_FIELDS, np.int64)
         self._relations: list[Relation] = []
@@ -147,6 +152,7 @@ class Decoder:
         filled = np.flatnonzero(np.diff(offsets) > 0)
         found = filled[buffer[offsets[filled]] == messages.RELATION]
         new_slots = np.empty(len(found), np.int64)
+        self.described += len(found)
         for number, index in enumerate(found):
             relation = messages.parse_relation(bytes(buffer[offsets[index] : offsets[index + 1]]))
             slot = self._slots_by_relation.setdefault(relation, len(self._relations))

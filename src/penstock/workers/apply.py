@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -55,6 +55,7 @@ from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.partitions import leaf_predicate
+from penstock.workers.published import PublishedTables, known_tables
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
 
@@ -73,6 +74,7 @@ class Target:
     only: str | None
     siblings: tuple[int, ...]
     defaults: Mapping[str, str]
+    origin: str | None
     missing: Missing = field(default_factory=Missing)
 
 
@@ -80,13 +82,18 @@ class Applier:
     """Applies batches of one subscription, one at a time, on one control connection."""
 
     def __init__(
-        self, context: WorkerContext, subscription: Subscription, connection: ControlConnection
+        self,
+        context: WorkerContext,
+        subscription: Subscription,
+        connection: ControlConnection,
+        described: Callable[[], int],
     ) -> None:
+        """``described`` counts the Relation messages, as Receiver has it."""
         self._context = context
         self._subscription = subscription
         self._connection = connection
         self._root = context.settings.lake_path
-        self._sole_writer: str | None = None
+        self._published = PublishedTables(context, subscription, connection, described)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         for _ in range(CONCURRENT_TABLES):
             self._sessions.put(worker_session(context.spark))
@@ -99,6 +106,7 @@ class Applier:
         """
         subid = self._subscription.oid
         cleared = False
+        self._published.look()
         with begin_commit(self._connection, "apply", self._root) as commit:
             self._write(commit, works)
             if skip_lsn:
@@ -117,15 +125,14 @@ class Applier:
             commit.forget_sole_writer(origin)
             commit.set_origin(origin, transaction.end_lsn, transaction.commit_time_us)
 
-    def begin(self, publishes_all: bool) -> None:
+    def begin(self) -> None:
         """Take note of what does not come: before the first batch of an attempt.
 
-        A transaction that the origin was advanced over by hand, and operations that are not
-        published, may have deleted rows that the lake still has.
+        A transaction that the origin was advanced over by hand may have deleted rows that the lake
+        still has.
         """
         origin = self._subscription.origin_name
-        self._sole_writer = origin if publishes_all else None
-        if not publishes_all or origin_was_advanced(self._connection, origin):
+        if origin_was_advanced(self._connection, origin):
             with begin_commit(self._connection, "begin", self._root) as commit:
                 commit.forget_sole_writer(origin)
 
@@ -134,6 +141,7 @@ class Applier:
 
         FailedChangeError when a change cannot be applied.
         """
+        self._published.look()
         with begin_commit(self._connection, "catch up", self._root) as commit:
             self._write(commit, [work])
             commit.set_relation_state(
@@ -180,11 +188,18 @@ class Applier:
     def _all_targets(self, commit: Commit, works: Sequence[TableWork]) -> list[Target]:
         """What goes into which table, once the tables have the columns that are published."""
         targets: list[Target] = []
+        known = known_tables(self._connection, self._subscription.oid)
         for work in works:
             try:
-                if self._subscription.schema_changes == "add":
-                    table = self._table(work.name)
-                    follow_columns(self._context, self._subscription, commit, table, work)
+                table = self._table(work.name)
+                follow_columns(
+                    self._published,
+                    self._subscription,
+                    commit,
+                    table,
+                    work,
+                    known.get(table.relid),
+                )
                 targets += self._targets(work)
             except CHANGE_ERRORS as error:
                 _raise_at_first(error, work)
@@ -204,7 +219,7 @@ class Applier:
                 table,
                 batch,
                 commit.metadata,
-                self._sole_writer,
+                target.origin,
                 target.defaults,
                 target.missing,
             )
@@ -223,12 +238,14 @@ class Applier:
         published = {c.name for file in work.files for c in file.relation.columns}
         values = column_defaults(self._connection, table, published)
         defaults = spark_literals(table, values)
+        all_is_sent = self._published.all_is_sent(table.relid, work.from_lsn)
+        origin = self._subscription.origin_name if all_is_sent else None
         if table.kind == "r":
-            return [Target(table.relid, work, None, (), defaults)]
+            return [Target(table.relid, work, None, (), defaults, origin)]
         leaves = leaf_partitions(self._connection, table.relid, self._root)
         relids = tuple(leaf.relid for leaf, _ in leaves)
         return [
-            Target(leaf.relid, work, self._predicate(leaf, constraint), relids, defaults)
+            Target(leaf.relid, work, self._predicate(leaf, constraint), relids, defaults, origin)
             for leaf, constraint in leaves
         ]
 

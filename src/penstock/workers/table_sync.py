@@ -25,11 +25,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
 from penstock.client.published import published_table
 from penstock.client.snapshot import Snapshot, export_snapshot
+from penstock.client.standing import standings
 from penstock.control.catalog import (
     Subscription,
     SubscriptionRelation,
@@ -49,6 +51,7 @@ from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
+from penstock.workers.published import Known, keep
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
@@ -80,6 +83,7 @@ class TableSync:
         self._subscription = subscription
         self._tables = {table.relid: table for table in tables}
         self._spark = worker_session(context.spark)
+        self._known: dict[int, Known] = {}
         self._rows: Counter[int] = Counter()
         self._estimates: dict[int, int | None] = {}
         self._stopping = threading.Event()
@@ -141,6 +145,7 @@ class TableSync:
             default_user=context.publisher_user,
             password_required=subscription.password_required,
         ) as snapshot:
+            self._known = self._published(snapshot)
             packs = copy_packs(
                 [self._table_copy(conn, snapshot, table) for table in self._tables.values()],
                 context.settings.max_sync_workers_per_subscription,
@@ -163,6 +168,18 @@ class TableSync:
             with closing(copied):
                 for table in copied:
                     self._commit(conn, table, snapshot.lsn, time.monotonic() - begun)
+
+    def _published(self, snapshot: Snapshot) -> dict[int, Known]:
+        """What the catalogs say of the tables in the snapshot."""
+        names = {relid: (table.schema, table.name) for relid, table in self._tables.items()}
+        found = standings(
+            snapshot.connection, self._subscription.publications, list(names.values())
+        )
+        return {
+            relid: Known(found[name], snapshot.lsn, frozenset())
+            for relid, name in names.items()
+            if name in found
+        }
 
     def _begin(self, conn: ControlConnection) -> None:
         """State d, and a Delta table for each target that has none."""
@@ -190,6 +207,9 @@ class TableSync:
         parts = [(lake, None)] if lake.kind == "r" else leaf_partitions(conn, table.relid, root)
         leaves = [Leaf(leaf, only, physical_names(leaf.location)) for leaf, only in parts]
         names = [column.name for column in published.relation.columns]
+        if table.relid in self._known:
+            known = self._known[table.relid]
+            self._known[table.relid] = replace(known, columns=frozenset(names))
         return TableCopy(published, lake, tuple(leaves), column_defaults(conn, lake, names))
 
     def _progress(self, relid: int, rows: int) -> None:
@@ -210,6 +230,8 @@ class TableSync:
                 commit.moved(table, version, [(version, version)], "copy", table.sole_writer)
             reach(Failpoint.COPY_DELTA_COMMITTED)
             commit.set_relation_state(self._subscription.oid, relid, TableState.FINISHEDCOPY, lsn)
+            if relid in self._known:
+                keep(conn, self._subscription.oid, relid, self._known[relid])
             conn.execute(
                 "INSERT INTO penstock.subscription_table (subid, relid, rows_copied, copy_seconds)"
                 " VALUES (%s, %s, %s, %s) ON CONFLICT (subid, relid) DO UPDATE SET"

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions that change on the publisher while it streams, beside PostgreSQL's own subscriber.
+
+Each change is followed, or stops both subscribers with the same error; after the ALTER TABLE that
+mends it nothing is lost.
+"""
+
+from __future__ import annotations
+
+from tests.support.fix_servers import Database
+from tests.support.node import Node
+from tests.support.triple import Triple, tripled
+
+MISSING = 'logical replication target relation "public.{}" is missing replicated column: "{}"'
+
+
+def test_columns(control_pair: tuple[Database, Database], node: Node) -> None:
+    """Added, renamed, dropped and altered columns, with schema_changes = add."""
+    tables = (
+        "CREATE TABLE sc_mark (n int PRIMARY KEY);"
+        "CREATE TABLE sc_col (id int PRIMARY KEY, v text, n int);"
+    )
+    control_pair[0].psql(
+        f"{tables} CREATE PUBLICATION sc FOR TABLE sc_mark, sc_col;"
+        "INSERT INTO sc_col VALUES (1, 'one', 1), (2, 'two', 2)"
+    )
+    with tripled(control_pair, node, "sc", tables) as both:
+        _renamed(both)
+        _added(both)
+        _dropped(both)
+        _altered(both)
+
+
+def _renamed(both: Triple) -> None:
+    """A renamed column is no addition: its values are in another column here."""
+    both.fails(
+        MISSING.format("sc_col", "w"),
+        "ALTER TABLE sc_col RENAME COLUMN v TO w; INSERT INTO sc_col VALUES (3, 'three', 3);"
+        "UPDATE sc_col SET w = 'uno' WHERE id = 1",
+    )
+    both.mended("ALTER TABLE sc_col RENAME COLUMN v TO w")
+    both.same("SELECT * FROM sc_col")
+
+
+def _added(both: Triple) -> None:
+    """An added column is followed with what existing rows got; not when that differs by row."""
+    both.publisher.psql(
+        "ALTER TABLE sc_col ADD COLUMN c int DEFAULT 7; INSERT INTO sc_col VALUES (4, 'four', 4);"
+        "UPDATE sc_col SET c = 8 WHERE id = 2"
+    )
+    both.native.psql(
+        "ALTER SUBSCRIPTION sc DISABLE; ALTER TABLE sc_col ADD COLUMN c int DEFAULT 7;"
+        "ALTER TABLE sc_col ALTER COLUMN c DROP DEFAULT; ALTER SUBSCRIPTION sc ENABLE"
+    )
+    both.same("SELECT id, w, n, c FROM sc_col")
+    both.fails(
+        MISSING.format("sc_col", "s"),
+        "ALTER TABLE sc_col ADD COLUMN s serial; INSERT INTO sc_col VALUES (5, 'five', 5);",
+    )
+    both.mended("ALTER TABLE sc_col ADD COLUMN s int")
+    both.same("SELECT id, w, n, c, s FROM sc_col")
+    both.fails(
+        MISSING.format("sc_col", "t"),
+        "ALTER TABLE sc_col RENAME COLUMN c TO t; INSERT INTO sc_col VALUES (6, 'six', 6, 6)",
+    )
+    both.mended("ALTER TABLE sc_col RENAME COLUMN c TO t")
+    both.same("SELECT id, w, n, t, s FROM sc_col")
+
+
+def _dropped(both: Triple) -> None:
+    """A dropped column stays here; one that is added in its place is followed."""
+    both.publisher.psql(
+        "ALTER TABLE sc_col DROP COLUMN s; INSERT INTO sc_col VALUES (7, 'seven', 7, 7);"
+        "UPDATE sc_col SET w = 'III' WHERE id = 3; ALTER TABLE sc_col DROP COLUMN t,"
+        " ADD COLUMN u date DEFAULT '2026-01-01'; INSERT INTO sc_col VALUES (8, 'eight', 8, NULL);"
+        "DELETE FROM sc_col WHERE id = 2"
+    )
+    both.native.psql(
+        "ALTER SUBSCRIPTION sc DISABLE; ALTER TABLE sc_col ADD COLUMN u date DEFAULT '2026-01-01';"
+        "ALTER SUBSCRIPTION sc ENABLE"
+    )
+    both.same("SELECT id, w, n, s, t, u FROM sc_col")
+
+
+def _altered(both: Triple) -> None:
+    """A wider type goes on until a value does not fit."""
+    both.publisher.psql(
+        "ALTER TABLE sc_col ALTER COLUMN n TYPE bigint; INSERT INTO sc_col VALUES (9, 'nine', 9)"
+    )
+    both.same("SELECT id, w, n FROM sc_col")
+    both.fails(
+        'value "3000000000" is out of range for type integer',
+        "INSERT INTO sc_col VALUES (10, 'ten', 10), (11, 'eleven', 3000000000);"
+        "UPDATE sc_col SET n = 5000000000 WHERE id = 9",
+    )
+    both.mended("ALTER TABLE sc_col ALTER COLUMN n TYPE bigint")
+    both.same("SELECT id, w, n FROM sc_col")
+    both.fails(
+        'invalid input syntax for type bigint: "many"',
+        "ALTER TABLE sc_col ALTER COLUMN n TYPE text; INSERT INTO sc_col VALUES (12, 'x', '12');"
+        "INSERT INTO sc_col VALUES (13, 'y', 'many')",
+    )
+    both.mended(
+        "DROP TABLE sc_col; CREATE TABLE sc_col (u date, n text, w text, id bigint PRIMARY KEY)"
+    )
+    both.on_both("ALTER SUBSCRIPTION sc REFRESH PUBLICATION")
+    both.ready()
+    both.publisher.psql("UPDATE sc_col SET n = n || '!', w = NULL WHERE id IN (3, 13)")
+    both.same("SELECT * FROM sc_col")
+
+
+def test_tables(control_pair: tuple[Database, Database], node: Node) -> None:
+    """Tables that are renamed, made again, and taken out of and into publications."""
+    tables = (
+        "CREATE TABLE st_mark (n int PRIMARY KEY); CREATE TABLE st_a (id int PRIMARY KEY, v text);"
+        "CREATE TABLE st_b (id int PRIMARY KEY, v text);"
+    )
+    control_pair[0].psql(
+        f"{tables} CREATE PUBLICATION st FOR TABLE st_mark, st_a, st_b;"
+        "INSERT INTO st_a VALUES (1, 'one'), (2, 'two'); INSERT INTO st_b VALUES (1, 'b')"
+    )
+    with tripled(control_pair, node, "st", tables) as both:
+        _table_renamed(both)
+        _table_made_again(both)
+        _table_out_and_in(both)
+        _operations_out_and_in(both)
+        _other_filter(both)
+
+
+def _table_renamed(both: Triple) -> None:
+    """Without a table of the new name both stop; with it they go on, and nothing is lost."""
+    both.fails(
+        'logical replication target relation "public.st_new" does not exist',
+        "ALTER TABLE st_a RENAME TO st_new; INSERT INTO st_new VALUES (3, 'three')",
+    )
+    both.mended("ALTER TABLE st_a RENAME TO st_new")
+    both.same("SELECT * FROM st_new")
+    both.fails(
+        'logical replication target relation "public.st_a" does not exist',
+        "ALTER TABLE st_new RENAME TO st_a; UPDATE st_a SET v = 'x' WHERE id = 1",
+    )
+    both.mended("ALTER TABLE st_new RENAME TO st_a")
+    both.same("SELECT * FROM st_a")
+
+
+def _skip(both: Triple) -> None:
+    """Leave out the transaction that both have stopped at."""
+    lsn = both.node.psql("SELECT lsn FROM penstock.subscription_error WHERE lsn IS NOT NULL")
+    both.mended(f"ALTER SUBSCRIPTION {both.name} SKIP (lsn = '{lsn}')")
+
+
+def _table_made_again(both: Triple) -> None:
+    """A table that was dropped and made again has lost its rows without a word."""
+    both.publisher.psql(
+        "DROP TABLE st_a; CREATE TABLE st_a (id int PRIMARY KEY, v text);"
+        "ALTER PUBLICATION st ADD TABLE st_a; INSERT INTO st_a VALUES (10, 'ten')"
+    )
+    both.same("SELECT * FROM st_a")
+    _exists(both, "st_a", "INSERT INTO st_a VALUES (11, 'no'), (2, 'again')")
+    both.same("SELECT * FROM st_a")
+
+
+def _exists(both: Triple, table: str, change: str) -> None:
+    """A change that brings a key which is there: both stop, and skip it."""
+    both.fails(
+        f'duplicate key value violates unique constraint "{table}_pkey"',
+        change,
+        native=f'conflict detected on relation "public.{table}": conflict=insert_exists',
+    )
+    _skip(both)
+
+
+def _table_out_and_in(both: Triple) -> None:
+    """What happens to a table while it is not published is lost; REFRESH copies nothing twice."""
+    both.publisher.psql(
+        "ALTER PUBLICATION st DROP TABLE st_b; DELETE FROM st_b; INSERT INTO st_b VALUES (5, 'n');"
+    )
+    both.publisher.psql("ALTER PUBLICATION st ADD TABLE st_b")
+    both.same("SELECT * FROM st_b")
+    _exists(both, "st_b", "INSERT INTO st_b VALUES (1, 'came back')")
+    both.publisher.psql("ALTER PUBLICATION st DROP TABLE st_b")
+    both.on_both("ALTER SUBSCRIPTION st REFRESH PUBLICATION")
+    both.publisher.psql("ALTER PUBLICATION st ADD TABLE st_b; INSERT INTO st_b VALUES (6, 'lost')")
+    both.same("SELECT * FROM st_b")
+    both.on_both("ALTER SUBSCRIPTION st REFRESH PUBLICATION WITH (copy_data = false)")
+    both.ready()
+    both.publisher.psql("INSERT INTO st_b VALUES (7, 'seven')")
+    both.same("SELECT * FROM st_b")
+
+
+def _operations_out_and_in(both: Triple) -> None:
+    """Operations that were not published for a while, in the middle of the stream."""
+    both.publisher.psql("INSERT INTO st_a VALUES (20, 'twenty'), (21, 'twenty-one')")
+    both.same("SELECT * FROM st_a")
+    both.publisher.psql("ALTER PUBLICATION st SET (publish = 'insert')")
+    both.publisher.psql("DELETE FROM st_a WHERE id = 20; UPDATE st_a SET v = 'x' WHERE id = 21")
+    both.publisher.psql("ALTER PUBLICATION st SET (publish = 'insert, update, delete, truncate')")
+    _exists(both, "st_a", "INSERT INTO st_a VALUES (20, 'again')")
+    both.publisher.psql("UPDATE st_a SET v = v || '!'; INSERT INTO st_a VALUES (22, 'new')")
+    both.same("SELECT * FROM st_a")
+
+
+def _other_filter(both: Triple) -> None:
+    """Rows that a new filter leaves out stay here, and are deleted without a word."""
+    both.publisher.psql("ALTER PUBLICATION st SET TABLE st_mark, st_a WHERE (id < 21)")
+    both.publisher.psql("DELETE FROM st_a WHERE id = 21; UPDATE st_a SET id = 30 WHERE id = 10")
+    both.publisher.psql("ALTER PUBLICATION st SET TABLE st_mark, st_a")
+    both.same("SELECT * FROM st_a")
+    _exists(both, "st_a", "INSERT INTO st_a VALUES (21, 'again')")
+    both.publisher.psql("ALTER PUBLICATION st SET TABLE st_mark, st_a (id)")
+    both.publisher.psql("INSERT INTO st_a VALUES (31, 'unseen'); UPDATE st_a SET v = 'u'")
+    both.publisher.psql("ALTER PUBLICATION st SET TABLE st_mark, st_a")
+    both.publisher.psql("UPDATE st_a SET v = 'seen' WHERE id = 31")
+    both.same("SELECT * FROM st_a")
