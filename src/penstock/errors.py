@@ -66,6 +66,10 @@ class ConnectionLostError(PenstockError):
     sqlstate = "08006"
 
 
+class NoAnswerError(ConnectionLostError):
+    """A peer did not answer in time, or did not even accept the connection."""
+
+
 class FeatureNotSupportedError(PenstockError):
     """The statement is understood and refused; nothing was changed."""
 

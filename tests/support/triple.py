@@ -80,8 +80,8 @@ class Triple:
         self.publisher.psql(f"INSERT INTO {self.name}_mark VALUES ({self._marks})")
         query = f"SELECT count(*) FROM {self.name}_mark WHERE n = {self._marks}"
         try:
-            for subscriber in (self.native, self.node):
-                wait_until(lambda s=subscriber: s.psql(query) == "1", SYNC_TIMEOUT, "the mark")
+            wait_until(lambda: self.native.psql(query) == "1", SYNC_TIMEOUT, "the native mark")
+            wait_until(lambda: self.node.psql(query) == "1", SYNC_TIMEOUT, "the node's mark")
         except AssertionError as error:
             raise AssertionError(
                 f"{error}\nnode: {self._error()}\n{self._native_log()[-2000:]}"
@@ -100,19 +100,29 @@ class Triple:
 
 @contextmanager
 def tripled(
-    pair: tuple[Database, Database], node: Node, name: str, tables: str, options: str = ""
+    pair: tuple[Database, Database],
+    node: Node,
+    name: str,
+    tables: str,
+    *,
+    publications: str | None = None,
 ) -> Iterator[Triple]:
-    """Two subscriptions to publication ``name`` for the block, ready at its begin.
+    """Two subscriptions ``name`` for the block, ready at its begin.
 
-    ``tables``: statements that make the tables, for both subscribers.
+    ``tables``: statements that make the tables, for both subscribers.  ``publications``: when it is
+    not one of the same name.
     """
     publisher, native = pair
     triple = Triple(publisher, native, node, name)
-    native.psql("ALTER SYSTEM SET wal_retrieve_retry_interval = '200ms'; SELECT pg_reload_conf()")
+    native.psql("ALTER SYSTEM SET wal_retrieve_retry_interval = '200ms'")
+    native.psql("SELECT pg_reload_conf()")
     triple.on_both(tables)
-    create = f"CREATE SUBSCRIPTION {name} CONNECTION '{publisher.conninfo}' PUBLICATION {name}"
+    create = (
+        f"CREATE SUBSCRIPTION {name} CONNECTION '{publisher.conninfo}'"
+        f" PUBLICATION {publications or name}"
+    )
     native.psql(f"{create} WITH (slot_name = '{name}_native')")
-    node.psql(f"{create} WITH (slot_name = '{name}_node'{options})")
+    node.psql(f"{create} WITH (slot_name = '{name}_node')")
     try:
         triple.ready()
         yield triple

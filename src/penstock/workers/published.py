@@ -18,12 +18,13 @@ what has changed by now and has not been sent yet is described again, and asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from psycopg.types.json import Jsonb
 
-from penstock.client.connection import open_publisher
+from penstock.client.connection import answers_within, open_publisher
 from penstock.client.standing import Connection, Standing, position, standings
 from penstock.control.catalog import (
     Subscription,
@@ -130,15 +131,23 @@ class PublishedTables:
         since = self._since.get(relid)
         return since is not None and since <= from_lsn
 
-    def connect(self) -> Connection:
-        """A connection to the publisher for SQL."""
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection to the publisher for some short questions.
+
+        ConnectionLostError, also when it does not answer in time; the publisher's error.
+        """
         subscription = self._subscription
-        return open_publisher(
-            subscription.conninfo,
-            application_name=subscription.name,
-            default_user=self._context.publisher_user,
-            password_required=subscription.password_required,
-        )
+        with (
+            open_publisher(
+                subscription.conninfo,
+                application_name=subscription.name,
+                default_user=self._context.publisher_user,
+                password_required=subscription.password_required,
+            ) as connection,
+            answers_within(connection.fileno(), self._context.settings.wal_receiver_timeout),
+        ):
+            yield connection
 
     def _compare(
         self,
