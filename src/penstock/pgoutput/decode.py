@@ -118,7 +118,7 @@ class Decoder:
         self._after_lsn = after_lsn
         self._state = np.zeros(scan.STATE_FIELDS, np.int64)
         self._relations: list[Relation] = []
-        self._slots_by_relation: dict[Relation, int] = {}
+        self._slot_of_oid: dict[int, int] = {}
         self._keys = np.full(64, -1, np.int64)
         self._slots = np.full(64, -1, np.int64)
         self._known_oids = 0
@@ -155,8 +155,11 @@ class Decoder:
         self.described += len(found)
         for number, index in enumerate(found):
             relation = messages.parse_relation(bytes(buffer[offsets[index] : offsets[index + 1]]))
-            slot = self._slots_by_relation.setdefault(relation, len(self._relations))
-            if slot == len(self._relations):
+            slot = self._slot_of_oid.get(relation.oid)
+            if slot is None or self._relations[slot] != relation:
+                # Never the slot of an older definition that is like it: slots are in the order of
+                # the rows, and those of the definition in between would come after both.
+                slot = self._slot_of_oid[relation.oid] = len(self._relations)
                 self._relations.append(relation)
                 self._reserve_key(relation.oid)
             new_slots[number] = slot
