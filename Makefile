@@ -11,6 +11,7 @@ KEEP ?=
 PYTHON ?=
 MINUTES ?= 10
 SEED ?=
+WORKERS ?= 2
 export KEEP PYTHON
 
 .DEFAULT_GOAL := help
@@ -24,8 +25,9 @@ install: $(INSTALLED) ## Install everything into .venv (Python 3.11 or newer; Ja
 demo: $(INSTALLED) ## Run the main job on real input (KEEP=1 leaves everything running)
 	$(PY) -m demo.run
 
-test: $(INSTALLED) ## Run all tests, the quick ones first
-	$(PY) -m pytest tests
+# Whole files go to a worker, in order: the files of a folder share servers, a node and Spark.
+test: $(INSTALLED) ## Run all tests, the quick ones first, in two processes (WORKERS=2)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 test-unit: $(INSTALLED) ## Run the tests that need no JVM and no server (seconds)
 	$(PY) -m pytest tests/unit

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEFINITION = """
-CREATE TABLE orders (
-    id bigint PRIMARY KEY, region text, customer int, amount numeric(12,2), status text,
-    note text, ts timestamptz)"""
+COLUMNS = """
+(id bigint PRIMARY KEY, region text, customer int, amount numeric(12,2), status text, note text,
+ts timestamptz)"""
+DEFINITION = f"CREATE TABLE orders {COLUMNS}"
 
 
-def insert(first: int, rows: int) -> str:
+def insert(first: int, rows: int, table: str = "orders") -> str:
     """One statement that inserts ``rows`` orders from id ``first`` on."""
     return (
-        "INSERT INTO orders SELECT g, (array['NSW','QLD','VIC','ACT','NT'])[1 + g % 5],"
+        f"INSERT INTO {table} SELECT g, (array['NSW','QLD','VIC','ACT','NT'])[1 + g % 5],"
         " g % 100000, (g % 100000) / 100.0, 'new', 'note number ' || g, now()"
         f" FROM generate_series({first}, {first + rows - 1}) g"
     )

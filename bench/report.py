@@ -14,9 +14,11 @@ from statistics import median
 
 import psutil
 
+from bench.decode import DecodeRate
 from bench.latency import Latency
 from bench.memory import Peak
 from bench.relay import RelayCost
+from bench.sizes import BatchCost
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,7 +40,9 @@ class Results:
     copy_seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     copy_floor: float | None = None
     drained: list[Drained] = field(default_factory=list)
+    decode: DecodeRate | None = None
     latencies: list[Latency] = field(default_factory=list)
+    batches: list[BatchCost] = field(default_factory=list)
     memory: dict[str, Peak] = field(default_factory=dict)
     relay: list[RelayCost] = field(default_factory=list)
     machine: str = field(
@@ -61,7 +65,8 @@ class Results:
     def markdown(self) -> str:
         """The tables."""
         parts = ["# Bench", f"{self.time}, commit {self.commit}, {self.machine}", ""]
-        parts += self._copy() + self._stream() + self._latency() + self._memory() + self._relay()
+        parts += self._copy() + self._stream() + self._decode() + self._latency()
+        parts += self._batches() + self._memory() + self._relay()
         return "\n".join(parts) + "\n"
 
     def _copy(self) -> list[str]:
@@ -116,6 +121,27 @@ class Results:
             for each in self.latencies
         ]
         return [*lines, ""] if self.latencies else []
+
+    def _decode(self) -> list[str]:
+        if self.decode is None:
+            return []
+        rate, each = self.decode.rows / self.decode.seconds, self.decode.size / self.decode.rows
+        return [
+            f"Decoding alone, one thread: {rate:,.0f} rows/s of {each:.0f} bytes each.",
+            "",
+        ]
+
+    def _batches(self) -> list[str]:
+        lines = [
+            "## The same batch on tables of two sizes",
+            "Median seconds from the publisher's commit until it knows that the batch is applied:"
+            " one transaction that updates keys all over the table.",
+            "",
+            "| side | keys | rows of the table | seconds |",
+            "|---|---|---|---|",
+        ]
+        lines += [f"| {b.side} | {b.keys:,} | {b.rows:,} | {b.seconds:.2f} |" for b in self.batches]
+        return [*lines, ""] if self.batches else []
 
     def _memory(self) -> list[str]:
         if not self.memory:

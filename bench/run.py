@@ -12,7 +12,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from bench import latency, relay
+from bench import decode, latency, relay, sizes
 from bench.memory import MemorySampler
 from bench.orders import DEFINITION, insert, workloads
 from bench.report import Drained, Results
@@ -74,11 +74,15 @@ class Bench:
             part.make_slot()
         for workload in workloads(self.rows, self.scale):
             self.source.psql(workload.sql, DATABASE, timeout=600)
+            if self.results.decode is None:
+                self.results.decode = decode.measure(self.source, parts[0].name)
+                print(self.results.decode)
             everyone: tuple[Side, ...] = (*parts, *sides)
             seconds = {side.name: self.drain(side, workload.name) for side in everyone}
             print(workload.name, seconds)
             self.results.drained.append(Drained(workload.name, workload.changes, seconds))
         self.latencies(sides)
+        self.sizes(sides)
 
     def latencies(self, sides: tuple[Subscriber, ...]) -> None:
         """From commit to visible, for inserts and for updates of random keys."""
@@ -95,6 +99,17 @@ class Bench:
                 found = latency.measure(self.source, side, name, statement, LOAD_SECONDS)
                 print(found)
                 self.results.latencies.append(found)
+
+    def sizes(self, sides: tuple[Subscriber, ...]) -> None:
+        """The same batch on tables of two sizes."""
+        for side in sides:
+            side.drop()
+        for rows in (self.rows // 2, self.rows * 5):
+            name = sizes.load(self.source, rows)
+            for side in sides:
+                found = sizes.measure(self.source, side, name, rows)
+                print(found)
+                self.results.batches.append(found)
 
     def copy(self, side: Subscriber, publication: str) -> None:
         """One initial copy; the node's memory is sampled."""

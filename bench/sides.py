@@ -47,9 +47,9 @@ class Subscriber(Side):
         self._source = source
         self._execute = execute
 
-    def copy(self, publication: str = "p") -> float:
+    def copy(self, publication: str = "p", definition: str = DEFINITION) -> float:
         """From CREATE SUBSCRIPTION until the table's state is r."""
-        self._execute(DEFINITION)
+        self._execute(definition)
         began = time.monotonic()
         conninfo = self._source.conninfo(DATABASE)
         self._execute(
@@ -72,21 +72,25 @@ class Subscriber(Side):
             target = current_lsn(connection)
             began = time.monotonic()
             self._execute(f"ALTER SUBSCRIPTION {self.name} ENABLE")
-            replayed = (
-                "SELECT FROM pg_stat_replication"
-                " WHERE application_name = %s AND replay_lsn >= %s::pg_lsn"
-            )
             wait_until(
-                lambda: connection.execute(replayed, (self.name, target)).fetchone() is not None,
+                lambda: self.has_replayed(connection, target),
                 PATIENCE,
                 f"{self.name} to apply everything",
             )
             return time.monotonic() - began
 
-    def drop(self) -> None:
+    def has_replayed(self, connection: psycopg.Connection[Any], target: str) -> bool:
+        """Whether the publisher knows that all up to an LSN is applied."""
+        replayed = (
+            "SELECT FROM pg_stat_replication"
+            " WHERE application_name = %s AND replay_lsn >= %s::pg_lsn"
+        )
+        return connection.execute(replayed, (self.name, target)).fetchone() is not None
+
+    def drop(self, table: str = "orders") -> None:
         """Drop subscription and table, for another copy."""
         self._execute(f"DROP SUBSCRIPTION {self.name}")
-        self._execute("DROP TABLE orders")
+        self._execute(f"DROP TABLE {table}")
 
     def _is_ready(self) -> bool:
         states = self._execute("SELECT srsubstate::text FROM pg_subscription_rel")

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 from penstock.config import Settings
-from penstock.lake.session import build_session
+from penstock.lake.session import Spark
 
 
 def main(folder: str) -> None:
     """Show the table, then give a prompt with ``spark`` and ``table``."""
     home = Path(folder).resolve().parents[1]
-    spark = build_session(Settings(home=home, spark={"spark.master": "local[2]"}))
+    spark = Spark(Settings(home=home, spark={"spark.master": "local[2]"})).session()
     table = spark.read.format("delta").load(folder)
     table.printSchema()
     table.show(5)

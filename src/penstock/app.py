@@ -17,7 +17,7 @@ import pwd
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +42,7 @@ from penstock.frontdoor.subscription import SubscriptionRouter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy import warm as warm_copy
 from penstock.lake.query import warm as warm_query
-from penstock.lake.session import build_session, stop_session
+from penstock.lake.session import Spark
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
 from penstock.workers.launcher import Launcher
@@ -82,13 +82,15 @@ def run_node(settings: Settings, lock: HomeLock) -> None:
     ConnectionLostError when the control database died; the next start recovers it.
     """
     with ExitStack() as stack:
+        spark = Spark(settings)
         with ThreadPoolExecutor(2) as starters:
-            spark_starts = starters.submit(build_session, settings)
-            decoder_warms = starters.submit(warm)
+            starting: list[Future[object]] = [starters.submit(warm)]
+            if settings.warm_up:
+                starting.append(starters.submit(spark.session))
             database = stack.enter_context(_control_database(settings))
-            spark = spark_starts.result()
-            decoder_warms.result()
-        stack.callback(stop_session, spark)
+            for each in starting:
+                each.result()
+        stack.callback(spark.stop)
         claimed = stack.enter_context(connect(database.address, application_name="penstock node"))
         claim(claimed)
         guard = _prepare(settings, database.address)
@@ -101,8 +103,8 @@ def run_node(settings: Settings, lock: HomeLock) -> None:
 
 
 def _warm_up(context: WorkerContext) -> None:
-    warm_copy(context.spark, context.settings.max_sync_workers_per_subscription)
-    warm_query(context.spark, context.settings.home / "spark" / "warm")
+    warm_copy(context.spark.session(), context.settings.max_sync_workers_per_subscription)
+    warm_query(context.spark.session(), context.settings.home / "spark" / "warm")
 
 
 @contextmanager
@@ -155,7 +157,7 @@ def _workers(context: WorkerContext) -> Iterator[Launcher]:
     finally:
         if not launcher.shut_down(DRAIN):
             log.warning("giving up a batch that is not done; the next start applies it again")
-            context.spark.sparkContext.cancelAllJobs()
+            context.spark.cancel_all_jobs()
             launcher.shut_down(DRAIN / 2)
         for loop in (maintenance, ledger, reporter):
             loop.shut_down(DRAIN)
@@ -208,7 +210,7 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         ),
     )
     queries = SparkQueries(
-        lambda: context.spark,
+        context.spark.session,
         settings.lake_path,
         lambda: connect(context.control, application_name="penstock query"),
     )

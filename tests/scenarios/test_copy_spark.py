@@ -20,7 +20,8 @@ from penstock.client.snapshot import Snapshot, export_snapshot
 from penstock.errors import ConnectionLostError, ValueNotHeldError
 from penstock.lake import tables
 from penstock.lake.copy import TableCopied, run_copy
-from penstock.lake.copy_range import CopyStoppedError, Source
+from penstock.lake.copy_range import CopyStoppedError
+from penstock.lake.copy_source import Source
 from penstock.lake.log import physical_names
 from tests.support.copying import lake_table_like
 from tests.support.fix_servers import Database
@@ -57,7 +58,7 @@ def table_copy(
     """A copy into a new Delta table like the publisher's."""
     with database.connect() as connection:
         lake = lake_table_like(connection, "public", name, str(folder / str(relid)))
-    lake = replace(lake, relid=relid, version=tables.create(spark, lake, "{}"))
+    lake = replace(lake, relid=relid, version=tables.create(lambda: spark, lake, "{}"))
     published = published_table(snapshot.connection, ["p"], "public", name)
     leaf = Leaf(lake, None, physical_names(lake.location))
     return TableCopy(published, lake, (leaf,))

@@ -16,6 +16,8 @@ from tests.support.fix_node import NewNode
 from tests.support.node import STOP_TIMEOUT, Node
 from tests.support.waits import wait_until
 
+WARM = {"PENSTOCK_WARM_UP": "true"}
+
 
 def test_start_ends_with_the_ready_line_and_answers(node: Node) -> None:
     """After the ready line a client gets in at once, as superuser of database lake."""
@@ -60,8 +62,9 @@ def test_status_without_a_terminal_is_plain_lines(node: Node) -> None:
 @pytest.mark.parametrize("how", ["SIGTERM", "penstock stop"])
 def test_a_stop_drains_within_its_time(new_node: NewNode, how: str) -> None:
     """The node ends with status 0, and with it its control database, JVM and lock."""
-    node = new_node().start()
+    node = new_node(env=WARM).start()
     family = psutil.Process(node.pid).children(recursive=True)
+    assert "java" in {member.name() for member in family}
     with node.connect() as open_session:
         open_session.execute("SELECT 1")
         began = time.monotonic()
@@ -74,6 +77,15 @@ def test_a_stop_drains_within_its_time(new_node: NewNode, how: str) -> None:
     assert node.control_pid() is None
     _, alive = psutil.wait_procs(family, timeout=5)
     assert alive == []
+
+
+def test_a_spark_that_does_not_start_ends_the_start(new_node: NewNode) -> None:
+    """A wrong setting of Spark's is known at the start, not at the first query."""
+    node = new_node(env=WARM, flags=("--spark=spark.master=nowhere",))
+    node.launch()
+    assert node.wait_for_death() == 1
+    assert "penstock: error: Spark does not start" in node.text()
+    assert node.control_pid() is None
 
 
 def test_what_was_committed_survives_kill_9(new_node: NewNode) -> None:

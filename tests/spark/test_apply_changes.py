@@ -60,7 +60,7 @@ class Subscriber:
         """Apply changes to the lake table only."""
         files = [staged(self._staging, self.shape.relation(), changes)]
         applied = apply_changes(
-            self.spark, self.table, TableBatch(files, 0, 2**62, **batch), METADATA, ORIGIN
+            lambda: self.spark, self.table, TableBatch(files, 0, 2**62, **batch), METADATA, ORIGIN
         )
         if applied is not None:
             assert applied.ranges[-1][1] == applied.version == head_version(self.table.location)
@@ -180,7 +180,7 @@ def test_nothing_to_do(keyed: Subscriber) -> None:
     assert keyed.apply([insert(**row(1)), delete(id=1)]) is None
     files = [staged(Path(keyed.table.location), keyed.shape.relation(), [insert(**row(1))])]
     batch = TableBatch(files, 1, 999)
-    assert apply_changes(keyed.spark, keyed.table, batch, METADATA, ORIGIN) is None
+    assert apply_changes(lambda: keyed.spark, keyed.table, batch, METADATA, ORIGIN) is None
 
 
 def test_range_of_commits(keyed: Subscriber, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_range_of_commits(keyed: Subscriber, tmp_path: Path) -> None:
         for lsn in (100, 200)
     ]
     batch = TableBatch([files[0]], 101, 103)
-    applied = apply_changes(keyed.spark, keyed.table, batch, METADATA, ORIGIN)
+    applied = apply_changes(lambda: keyed.spark, keyed.table, batch, METADATA, ORIGIN)
     assert applied is not None and applied.counts.inserts == 3
     keyed.table = at(keyed.table, applied.version)
     assert {each["id"] for each in keyed.rows()} == {1, 2, 3}
@@ -282,7 +282,7 @@ def test_columns_match_by_name(spark_worker: SparkSession, tmp_path: Path) -> No
         files = [staged(tmp_path / "s", publisher.relation(), changes)]
         batch = TableBatch(files, 0, 2**62)
         applied = apply_changes(
-            spark_worker, table, batch, METADATA, ORIGIN, {"extra": "'by default'"}
+            lambda: spark_worker, table, batch, METADATA, ORIGIN, {"extra": "'by default'"}
         )
         assert applied is not None
         return at(table, applied.version, applied.sole_writer)
@@ -321,7 +321,7 @@ def test_tables_that_do_not_fit(
     files = [staged(tmp_path / "s", publisher.relation(), changes)]
     table = target.target(tmp_path / "t")
     with pytest.raises(RelationMismatchError, match=message):
-        apply_changes(spark, table, TableBatch(files, 0, 2**62), METADATA, ORIGIN)
+        apply_changes(lambda: spark, table, TableBatch(files, 0, 2**62), METADATA, ORIGIN)
 
 
 def test_metadata_names_the_writer(keyed: Subscriber) -> None:

@@ -43,7 +43,7 @@ ROWS: list[Values] = [
 @pytest.fixture
 def table(spark_worker: SparkSession, tmp_path: Path) -> LakeTable:
     made = LakeTable(9, "public", "t", "r", "d", BEFORE, ("id",), str(tmp_path / "t"), None, None)
-    tables.create(spark_worker, made, "{}")
+    tables.create(lambda: spark_worker, made, "{}")
     return append(made, ROWS)
 
 
@@ -181,7 +181,7 @@ def test_an_abort_at_any_point_is_restored(
     # After the drop, half of the renames, everything.
     for cut in (first + 1, first + 2, last):
         copy = crashed(table, cut, tmp_path / f"crashed at {cut}")
-        head = tables.restore(spark_worker, copy.location, table.version, METADATA)
+        head = tables.restore(lambda: spark_worker, copy.location, table.version, METADATA)
         appended = append(replace(copy, version=head), [more])
         assert rows(spark_worker, appended) == [*ROWS, more]
     again = alter(spark_worker, appended, columns)
@@ -213,7 +213,7 @@ def test_every_commit_says_whose_it_is(spark_worker: SparkSession, table: LakeTa
 def test_an_empty_table_takes_any_column(spark_worker: SparkSession, tmp_path: Path) -> None:
     """Without rows a default need not be a constant, and nothing is filled."""
     made = LakeTable(9, "public", "t", "r", "d", BEFORE, ("id",), str(tmp_path / "e"), None, None)
-    empty = replace(made, version=tables.create(spark_worker, made, "{}"))
+    empty = replace(made, version=tables.create(lambda: spark_worker, made, "{}"))
     assert not has_rows(empty)
     column = DefinedColumn(5, "serial", types.INT4, -1, not_null=True, by_row=True, fill=None)
     after = alter(spark_worker, empty, [*defined(empty), column])

@@ -12,7 +12,6 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import lake_table
@@ -23,6 +22,7 @@ from penstock.frontdoor.reconcile import Reconciler, full_xid, remove_folder, sw
 from penstock.lake import tables
 from penstock.lake.files import write_file
 from penstock.lake.log import head_version, physical_names
+from penstock.lake.session import Spark
 from tests.support.control import Control, one, relid
 from tests.support.routing import Client
 
@@ -33,10 +33,10 @@ _SCHEMAS = count(1)
 class Lake:
     """A client whose DDL the lake follows, and a look at the lake beside it."""
 
-    def __init__(self, spark: SparkSession, control: Control, conn: ControlConnection) -> None:
+    def __init__(self, spark: Spark, control: Control, conn: ControlConnection) -> None:
         self.conn = conn
         self.root = control.lake
-        self._spark = spark
+        self._session = spark.own_session()
         self._reconciler = Reconciler(spark, control.guard, control.address, control.lake)
         self._client = Client(conn, reconciler=self._reconciler)
 
@@ -52,7 +52,7 @@ class Lake:
         return lake_table(self.conn, relid(self.conn, name), self.root)
 
     def rows(self, name: str) -> list[Values]:
-        frame = tables.read(self._spark, self.table(name))
+        frame = tables.read(self._session(), self.table(name))
         return [row.asDict() for row in frame.orderBy("id").collect()]
 
     def write(self, name: str, rows: list[Values]) -> None:
@@ -61,7 +61,7 @@ class Lake:
         with begin_commit(self.conn, "copy", self.root) as commit:
             table = commit.lock([oid])[oid]
             if table.version is None:
-                tables.create(self._spark, table, commit.metadata)
+                tables.create(self._session, table, commit.metadata)
                 commit.set_columns(table)
             names = physical_names(table.location)
             arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))
@@ -88,13 +88,11 @@ def conn(control: Control) -> Iterator[ControlConnection]:
 
 
 @pytest.fixture
-def lake(
-    spark_worker: SparkSession, control: Control, conn: ControlConnection
-) -> Callable[..., Lake]:
+def lake(own_spark: Spark, control: Control, conn: ControlConnection) -> Callable[..., Lake]:
     """Make a Lake with the statements run, and rows of id 1 and 2 in the named tables."""
 
     def make(*statements: str, tables: tuple[str, ...] = ("t",)) -> Lake:
-        made = Lake(spark_worker, control, conn)
+        made = Lake(own_spark, control, conn)
         made.run(*statements)
         for name in tables:
             made.write(name, [{"id": 1}, {"id": 2}])

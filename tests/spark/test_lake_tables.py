@@ -86,7 +86,7 @@ def test_values_survive(spark_worker: SparkSession, tmp_path: Path) -> None:
     table = lake_table(tmp_path / "t")
     assert head_version(table.location) is None
     assert tables.read(spark_worker, table).toArrow().num_rows == 0
-    assert tables.create(spark_worker, table, '{"purpose": "ddl"}') == 0
+    assert tables.create(lambda: spark_worker, table, '{"purpose": "ddl"}') == 0
     rows = arrow(table, [ROW, NULLS])
     version = tables.append_files(table, [write_file(rows, table.location)], "m")
     assert version == head_version(table.location) == 1
@@ -119,7 +119,7 @@ def test_pruning_never_hides_a_row(
     folder = tmp_path_factory.getbasetemp() / "pruned"
     table = lake_table(folder)
     if not folder.exists():
-        tables.create(spark, table, "m")
+        tables.create(lambda: spark, table, "m")
         rows = arrow(table, [ROW, NULLS])
         tables.append_files(table, [write_file(rows, table.location)], "m")
     assert tables.read(spark, at(table, 1)).where(condition).count() == found
@@ -151,7 +151,7 @@ def test_a_failed_file_leaves_nothing(tmp_path: Path) -> None:
 def test_names_that_need_mapping(spark_worker: SparkSession, tmp_path: Path) -> None:
     """Names with blanks and quotes work, through column mapping, appends included."""
     table = lake_table(tmp_path / "t", {"id": types.INT4, "odd (name), `x`": types.TEXT})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     names = physical_names(table.location)
     rows = arrow(table, [{"id": 1, "odd (name), `x`": "a"}])
     physical = rows.rename_columns([names[name] for name in rows.column_names])
@@ -162,7 +162,7 @@ def test_names_that_need_mapping(spark_worker: SparkSession, tmp_path: Path) -> 
 def test_append_to_a_widened_table(spark_worker: SparkSession, tmp_path: Path) -> None:
     """A table with type widening, which deltalake does not know, still takes files."""
     table = lake_table(tmp_path / "t", {"id": types.INT4})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     tables.append_files(table, [write_file(arrow(table, [{"id": 1}]), table.location)], "m")
     path = tables.delta_path(table.location)
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
@@ -188,7 +188,7 @@ def test_append_to_a_widened_table(spark_worker: SparkSession, tmp_path: Path) -
 def test_both_writers_vectors_add_up(spark_worker: SparkSession, tmp_path: Path) -> None:
     """Rows that Spark deleted and rows that we take out of the same file are gone for both."""
     table = lake_table(tmp_path / "t", {"id": types.INT4, "amount": types.NUMERIC})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     rows = [{"id": number, "amount": Decimal(f"{number}.5")} for number in range(10)]
     version = tables.append_files(table, [write_file(arrow(table, rows), table.location)], "m")
     path = tables.delta_path(table.location)
@@ -209,7 +209,7 @@ def test_both_writers_vectors_add_up(spark_worker: SparkSession, tmp_path: Path)
 def test_executors_find_what_the_node_finds(spark_worker: SparkSession, tmp_path: Path) -> None:
     """A search that is spread over Spark's executors has the same hits, in the same files."""
     table = lake_table(tmp_path / "t", {"id": types.INT4, "v": types.TEXT})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     for start in range(0, 500, 100):
         rows = [{"id": (start + n) * 7 % 500, "v": f"v{n % 9}"} for n in range(100)]
         version = tables.append_files(table, [write_file(arrow(table, rows), table.location)], "m")
@@ -220,7 +220,7 @@ def test_executors_find_what_the_node_finds(spark_worker: SparkSession, tmp_path
         {"id": pa.array(range(0, 900, 3), pa.int32()), "v": [f"v{n % 9}" for n in range(300)]}
     )
     here = find_rows(table, asked)
-    there = find_rows(table, asked, spark_worker, spread_rows=0)
+    there = find_rows(table, asked, lambda: spark_worker, spread_rows=0)
     assert [file.path for file in there.files] == [file.path for file in here.files]
     for name in ("file", "row", "at"):
         assert getattr(there, name).tolist() == getattr(here, name).tolist() != []
@@ -231,14 +231,14 @@ def test_restore_brings_back_rows_and_definition(
 ) -> None:
     """RESTORE undoes deletes, added columns and column mapping; it is a new version."""
     table = lake_table(tmp_path / "t", {"id": types.INT4, "v": types.TEXT})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     rows = arrow(table, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     tables.append_files(table, [write_file(rows, table.location)], "m")
     path = tables.delta_path(table.location)
     spark_worker.sql(f"DELETE FROM {path} WHERE id = 1")
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark_worker.sql(f"ALTER TABLE {path} RENAME COLUMN v TO w")
-    head = tables.restore(spark_worker, table.location, 1, "undone")
+    head = tables.restore(lambda: spark_worker, table.location, 1, "undone")
     assert head == head_version(table.location) == 5
     frame = tables.read(spark_worker, at(table, head))
     assert frame.orderBy("id").toArrow().to_pylist() == rows.to_pylist()
@@ -248,7 +248,7 @@ def test_restore_brings_back_rows_and_definition(
 def test_all_files_of_a_version_are_synced(spark_worker: SparkSession, tmp_path: Path) -> None:
     """Every file that a commit names is found: also deletion vectors and change files."""
     table = lake_table(tmp_path / "t", {"id": types.INT4})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     path = tables.delta_path(table.location)
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = true)")
     rows = arrow(table, [{"id": number} for number in range(100)])
@@ -267,7 +267,7 @@ def test_all_files_of_a_version_are_synced(spark_worker: SparkSession, tmp_path:
 def test_checkpoints_of_appends(spark_worker: SparkSession, tmp_path: Path) -> None:
     """Many appends get a checkpoint, which Spark reads, deletion vectors included."""
     table = lake_table(tmp_path / "t", {"id": types.INT4})
-    tables.create(spark_worker, table, "m")
+    tables.create(lambda: spark_worker, table, "m")
     rows = arrow(table, [{"id": number} for number in range(10)])
     tables.append_files(table, [write_file(rows, table.location)], "m")
     spark_worker.sql(f"DELETE FROM {tables.delta_path(table.location)} WHERE id < 3")

@@ -23,7 +23,8 @@ from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
 from penstock.client.published import published_table
 from penstock.client.snapshot import Snapshot, export_snapshot
-from penstock.lake.copy_range import RangeCopied, Source, copy_ranges
+from penstock.lake.copy_range import RangeCopied, copy_ranges
+from penstock.lake.copy_source import Source
 from tests.support.compare import assert_equal
 from tests.support.fix_servers import Database
 

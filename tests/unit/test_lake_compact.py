@@ -6,13 +6,11 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
@@ -21,6 +19,7 @@ from penstock.lake.compact import EIGHT, groups, rewrite, swap
 from penstock.lake.files import write_file
 from penstock.lake.find import find_rows
 from penstock.lake.log import DataFile, actions_of, data_files
+from tests.support.no_spark import no_spark
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def table(tmp_path: Path) -> LakeTable:
         LakeColumn(2, "v", types.TEXT, -1, False),
     )
     made = LakeTable(1, "public", "t", "r", "d", columns, ("id",), str(tmp_path / "t"), None, None)
-    version = tables.create(cast(SparkSession, None), made, "m")
+    version = tables.create(no_spark, made, "m")
     return dataclasses.replace(made, version=version)
 
 
@@ -154,7 +153,7 @@ def test_rows_that_came_back_meanwhile(table: LakeTable) -> None:
     table = delete(table, [3])
     made = rewrite(table, groups(files(table))[0])
     assert whole is not None
-    version = tables.restore(cast(SparkSession, None), table.location, whole, "m")
+    version = tables.restore(no_spark, table.location, whole, "m")
     table = at(table, version)
     assert swap(table, made, "m") is None
     assert len(rows(table)) == 2 * EIGHT

@@ -6,12 +6,11 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
@@ -19,6 +18,7 @@ from penstock.lake import tables
 from penstock.lake.files import ROW_GROUP_ROWS, write_file
 from penstock.lake.find import find_rows, take_rows
 from penstock.lake.log import data_files
+from tests.support.no_spark import no_spark
 
 Row = dict[str, Any]
 COLUMNS = {"id": types.INT4, "name": types.TEXT, "f": types.FLOAT8, "at": types.TIMESTAMPTZ}
@@ -38,7 +38,7 @@ def lake(folder: Path, columns: dict[str, int]) -> LakeTable:
         None,
         None,
     )
-    return dataclasses.replace(made, version=tables.create(cast(SparkSession, None), made, "m"))
+    return dataclasses.replace(made, version=tables.create(no_spark, made, "m"))
 
 
 def append(table: LakeTable, rows: list[Row]) -> LakeTable:

@@ -6,14 +6,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
@@ -30,8 +28,8 @@ from penstock.lake.log import (
     physical_names,
 )
 from penstock.lake.vectors import read_vector, write_vectors
+from tests.support.no_spark import no_spark
 
-NO_SPARK = cast(SparkSession, None)
 """For calls that need Spark only for tables with columns in need of mapping, or other changes."""
 
 
@@ -43,7 +41,7 @@ def table(tmp_path: Path) -> LakeTable:
         LakeColumn(2, "n", types.NUMERIC, -1, False),
     )
     made = LakeTable(1, "public", "t", "r", "d", columns, ("id",), str(tmp_path / "t"), None, None)
-    return dataclasses.replace(made, version=tables.create(NO_SPARK, made, "m"))
+    return dataclasses.replace(made, version=tables.create(no_spark, made, "m"))
 
 
 def append(table: LakeTable, ids: range) -> LakeTable:
@@ -106,7 +104,7 @@ def test_restore_brings_files_and_vectors_back(table: LakeTable) -> None:
     states.append(dataclasses.replace(table, version=tables.truncate(states[-1], "m")))
     for state in states:
         assert state.version is not None
-        head = tables.restore(NO_SPARK, table.location, state.version, "undone")
+        head = tables.restore(no_spark, table.location, state.version, "undone")
         restored = dataclasses.replace(table, version=head)
         assert left(restored) == left(state)
         assert files(restored).keys() == files(state).keys()
@@ -208,7 +206,7 @@ def test_a_restore_over_a_checkpoint_names_no_file_twice(table: LakeTable) -> No
     column = pa.array(other, checkpoint.schema.field("add").type)
     pq.write_table(checkpoint.set_column(number, checkpoint.schema.field("add"), column), entry)
     assert head.version is not None and ahead.version is not None
-    version = tables.restore(NO_SPARK, table.location, head.version, "undone")
+    version = tables.restore(no_spark, table.location, head.version, "undone")
     actions = list(actions_of(table.location, version))
     assert [len([a for a in actions if kind in a]) for kind in ("remove", "add")] == [2, 0]
     assert left(dataclasses.replace(table, version=version)) == left(head)

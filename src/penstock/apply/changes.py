@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import SparkSession
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.keyed import (
@@ -49,6 +48,7 @@ from penstock.errors import RelationMismatchError, TableStateError
 from penstock.lake.files import NewFile, WrittenFile
 from penstock.lake.find import Hits, find_rows, take_rows
 from penstock.lake.log import head_version, physical_names
+from penstock.lake.session import GetSession
 from penstock.lake.tables import (
     append_files,
     arrow_schema,
@@ -107,7 +107,7 @@ class Missing:
 
 
 def apply_changes(
-    spark: SparkSession,
+    session: GetSession,
     target: LakeTable,
     batch: TableBatch,
     metadata: str,
@@ -117,7 +117,7 @@ def apply_changes(
 ) -> Applied | None:
     """Apply a batch to a table; None when it changes nothing there.
 
-    ``spark`` is a session of the worker's own.  ``metadata`` is the userMetadata of each Delta
+    ``session`` gives one of the worker's own.  ``metadata`` is the userMetadata of each Delta
     commit.  ``origin`` names the subscription if the publisher sends all that happens to its rows,
     so that a key that it inserts is new; else it is None.  ``defaults`` are Spark SQL literals for
     columns that the publisher does not have.  ``missing`` adds up what was skipped.
@@ -133,9 +133,9 @@ def apply_changes(
         raise TableStateError(
             f'the Delta table of "{target.schema}.{target.name}" is not at its committed version'
         )
-    values = default_values(spark, defaults or {})
+    values = default_values(session, defaults or {})
     mappings = {each: RowMapping(each, target, values) for each in relations}
-    work = _Work(spark, target, batch, metadata, mappings, missing or Missing())
+    work = _Work(session, target, batch, metadata, mappings, missing or Missing())
     if counts.truncates:
         work.truncate()
     emptied = target.version is None or counts.truncates > 0
@@ -191,7 +191,7 @@ def count_changes(batch: TableBatch) -> tuple[Counts, list[Relation]]:
 class _Work:
     """One call of apply_changes: each method adds versions on top of the head."""
 
-    spark: SparkSession
+    session: GetSession
     target: LakeTable
     batch: TableBatch
     metadata: str
@@ -230,7 +230,7 @@ class _Work:
             lambda keys, columns: look_up_keys(tables, keys, columns),
         )
         keys, ops = source.keys()
-        hits = find_rows(target, keys, self.spark)
+        hits = find_rows(target, keys, self.session)
         there = np.full(keys.num_rows, -1)
         there[hits.at] = np.arange(len(hits))
         wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))
@@ -295,7 +295,7 @@ class _Work:
             first = next(rows, None)
             if first is None:
                 return
-            self.head = create(self.spark, self.target, self.metadata)
+            self.head = create(self.session, self.target, self.metadata)
             files = self._write(_chain(first, rows), filtered=True)
         else:
             files = self._write(rows)
@@ -307,7 +307,7 @@ class _Work:
         for table in rows:
             if table.num_rows and self.batch.only is not None:
                 Path(self.target.location).mkdir(parents=True, exist_ok=True)
-                table = rows_of_leaf(self.spark, table, self.batch.only, self.target.location)
+                table = rows_of_leaf(self.session(), table, self.batch.only, self.target.location)
             if table.num_rows:
                 yield table
 
@@ -362,9 +362,9 @@ def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield from rest
 
 
-def default_values(spark: SparkSession, defaults: Mapping[str, str]) -> dict[str, pa.Scalar]:
+def default_values(session: GetSession, defaults: Mapping[str, str]) -> dict[str, pa.Scalar]:
     """The values of Spark SQL literals, by column."""
     if not defaults:
         return {}
-    row = spark.sql("SELECT " + ", ".join(defaults.values())).toArrow()
+    row = session().sql("SELECT " + ", ".join(defaults.values())).toArrow()
     return {name: row.column(at)[0] for at, name in enumerate(defaults)}

@@ -80,7 +80,8 @@ _SEND = {
 class SparkQueries:
     """``actions.LakeQueries`` on Spark.
 
-    ``spark`` gives the node's Spark session, ``lake`` is the folder of the Delta tables.
+    ``spark`` gives the node's Spark session, and may take seconds to start it: it is called on a
+    thread.  ``lake`` is the folder of the Delta tables.
     ``connect`` opens a superuser's connection to the control database; without it, queries in
     read-only transactions are refused.
     """
@@ -97,6 +98,7 @@ class SparkQueries:
         self._catalog = CatalogReader()
         self._cancelled: set[str] = set()
         self._running: set[str] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
 
     async def run(
         self, backend: Backend, query: RunOnLake, parameters: Sequence[Parameter], job: str
@@ -115,17 +117,22 @@ class SparkQueries:
         """Stop a query that runs under this name."""
         if job in self._running:
             self._cancelled.add(job)
-            cancel_query(self._spark(), job)
+            task = asyncio.ensure_future(self._cancel(job))
+            self._cancelling.add(task)
+            task.add_done_callback(self._cancelling.discard)
+
+    async def _cancel(self, job: str) -> None:
+        await asyncio.to_thread(lambda: cancel_query(self._spark(), job))
 
     async def _in_spark(
         self, translation: Translation, reads: Sequence[TableAt], job: str, timeout: float | None
     ) -> pa.Table:
         work = asyncio.ensure_future(
-            asyncio.to_thread(run_query, self._spark(), translation, reads, job)
+            asyncio.to_thread(lambda: run_query(self._spark(), translation, reads, job))
         )
         done, _ = await asyncio.wait([work], timeout=timeout)
         if not done:
-            await asyncio.to_thread(cancel_query, self._spark(), job)
+            await self._cancel(job)
             await asyncio.wait([work])
             work.exception()
             raise PenstockError("canceling statement due to statement timeout", sqlstate="57014")

@@ -37,7 +37,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
@@ -50,6 +49,7 @@ from penstock.frontdoor.actions import Backend, Row
 from penstock.lake.columns import Definition, definition_from_json
 from penstock.lake.ddl import follow_columns
 from penstock.lake.promises import Promise, check_promises
+from penstock.lake.session import Spark
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,9 @@ class _Altered:
 class Reconciler:
     """Follows definitions; one serves all sessions of a node."""
 
-    def __init__(self, spark: Any, guard: Guard, control: ControlAddress, lake_root: Path) -> None:
-        """``spark`` is the node's SparkSession."""
+    def __init__(
+        self, spark: Spark, guard: Guard, control: ControlAddress, lake_root: Path
+    ) -> None:
         self._spark = spark
         self._guard = guard
         self._control = control
@@ -127,7 +128,7 @@ class Reconciler:
             )
             version = await asyncio.to_thread(
                 follow_columns,
-                self._spark.newSession(),
+                self._spark.own_session(),
                 table,
                 changed[table.relid].definition,
                 _status_from(backend),
@@ -156,7 +157,7 @@ class Reconciler:
         for row in await backend.query(_VERSIONS, [array]):
             table = self._lake_table(row, altered)
             await asyncio.to_thread(
-                check_promises, self._spark.newSession(), table, promises[table.relid]
+                check_promises, self._spark.own_session(), table, promises[table.relid]
             )
 
     def _lake_table(self, row: Row, changed: dict[int, _Altered]) -> LakeTable:

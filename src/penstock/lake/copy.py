@@ -39,10 +39,10 @@ from penstock.lake.copy_range import (
     CopyStoppedError,
     CopyTarget,
     RangeCopied,
-    Source,
     be_ready,
     copy_ranges,
 )
+from penstock.lake.copy_source import Source
 from penstock.lake.files import WrittenFile
 
 LOOK_AGAIN = 0.2

@@ -5,7 +5,8 @@ In:   ranges (a statement each), the publisher's connection string, the exported
 Out:  per range and lake table the files that were written, with statistics; nothing is visible
       until the driver commits them.  A failed task removes the files that it wrote.
 
-One connection and one transaction for each task, under the exported snapshot.  ADBC reads with
+One connection at a time, in one transaction under the exported snapshot (copy_source.py).  ADBC
+reads with
 ``COPY (statement) TO STDOUT (FORMAT binary)``.  Memory is bounded: about FILE_BYTES of Arrow for
 each range that is being read, whatever the range's size.
 
@@ -14,7 +15,6 @@ No Spark here: this module is what executors import.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 from collections.abc import Iterator, Sequence
@@ -22,19 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import ConnectionLostError, DiskFullError, PenstockError
+from penstock.errors import DiskFullError, PenstockError
+from penstock.lake.copy_source import WHERE, Source, lost, publisher_error, reading
 from penstock.lake.copy_values import CopyColumn, held, not_held
 from penstock.lake.files import WrittenFile, write_file
-from penstock.names import quote_pg_literal
 
 FILE_BYTES = 128 * 1024 * 1024
 """Arrow bytes that become one file (a third to a tenth of that on disk)."""
-
-WHERE = "initial copy, on the publisher"
 
 
 class CopyStoppedError(PenstockError):
@@ -90,17 +87,6 @@ class CopyRange:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where ranges are read: a libpq connection string and an exported snapshot."""
-
-    conninfo: str
-    snapshot: str
-
-    def __repr__(self) -> str:
-        return f"Source(snapshot={self.snapshot!r})"  # The connection string has a password.
-
-
-@dataclass(frozen=True)
 class RangeCopied:
     """A finished range: rows read, and files per leaf."""
 
@@ -122,7 +108,7 @@ def copy_ranges(source: Source, ranges: Sequence[CopyRange], prefix: str) -> lis
     done: list[RangeCopied] = []
     writers: list[_RangeWriter] = []
     try:
-        with _transaction(source) as cursor:
+        with reading(source) as cursor:
             for each in ranges:
                 writer = _RangeWriter(each.target, prefix)
                 writers.append(writer)
@@ -135,25 +121,9 @@ def copy_ranges(source: Source, ranges: Sequence[CopyRange], prefix: str) -> lis
         for writer in writers:
             writer.remove()
         if isinstance(error, adbc_driver_manager.Error):
-            raise _publisher_error(error) from error
+            raise publisher_error(error) from error
         raise
     return done
-
-
-@contextlib.contextmanager
-def _transaction(source: Source) -> Iterator[adbc.Cursor]:
-    with adbc.connect(source.conninfo) as connection, connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        try:
-            cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_pg_literal(source.snapshot)}")
-        except adbc_driver_manager.Error as error:
-            raise ConnectionLostError(
-                "the snapshot of the initial copy is gone",
-                detail=_publisher_error(error).message,
-                hint="The copy begins again with a new snapshot.",
-            ) from error
-        cursor.execute("SET LOCAL search_path = ''")  # names in filters are qualified
-        yield cursor
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -166,24 +136,9 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         except (OSError, pa.ArrowException) as error:
             reported = re.search(r"ERROR:  (.*)", str(error))
             if reported is None:
-                raise _lost(str(error)) from error
+                raise lost(str(error)) from error
             raise PenstockError(reported[1], where=WHERE) from error
         yield batch
-
-
-def _publisher_error(error: adbc_driver_manager.Error) -> PenstockError:
-    """ADBC's error as ours: without a SQLSTATE, or in class 08 or 57P, the connection is gone."""
-    fields = dict(error.details)
-    message = fields.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode(errors="replace")
-    if not error.sqlstate or error.sqlstate.startswith(("08", "57P")):
-        return _lost(message or str(error))
-    return PenstockError(message or str(error), sqlstate=error.sqlstate, where=WHERE)
-
-
-def _lost(reason: str) -> ConnectionLostError:
-    return ConnectionLostError(
-        "lost the connection to the publisher", detail=reason.strip(), where=WHERE
-    )
 
 
 class _RangeWriter:

@@ -43,6 +43,7 @@ from penstock.errors import ValueNotHeldError
 from penstock.lake.columns import ColumnChanges, DefinedColumn, Definition, column_changes
 from penstock.lake.durable import sync_versions
 from penstock.lake.log import head_version
+from penstock.lake.session import GetSession
 from penstock.lake.settle import XactStatus, settle
 from penstock.lake.tables import NEEDS_MAPPING, delta_path, user_metadata
 from penstock.names import quote_spark
@@ -60,7 +61,7 @@ def has_rows(table: LakeTable) -> bool:
 
 
 def follow_columns(
-    spark: SparkSession,
+    session: GetSession,
     table: LakeTable,
     definition: Definition,
     xact_status: XactStatus,
@@ -80,8 +81,8 @@ def follow_columns(
     )
     if not changes:
         return None
-    settled = settle(spark, table, xact_status, metadata)
-    return alter_table(spark, settled, changes, metadata)
+    settled = settle(session, table, xact_status, metadata)
+    return alter_table(session(), settled, changes, metadata)
 
 
 def alter_table(

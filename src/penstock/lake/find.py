@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyspark.sql import SparkSession
 
 from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
 from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.session import GetSession
 from penstock.lake.tables import arrow_schema
 from penstock.lake.vectors import read_vector
 
@@ -79,13 +79,13 @@ class _Bounds:
 def find_rows(
     table: LakeTable,
     asked: pa.Table,
-    spark: SparkSession | None = None,
+    session: GetSession | None = None,
     spread_rows: int = SPREAD_ROWS,
 ) -> Hits:
     """The rows of a table that equal one of ``asked``, whose rows are distinct.
 
     ``asked`` has columns of the table under their names, in the table's types.  No hits for a
-    table without a Delta table.  With ``spark``, files of more than ``spread_rows`` rows together
+    table without a Delta table.  With ``session``, files of more than ``spread_rows`` rows together
     are looked through by its executors.
     """
     if table.version is None or not asked.num_rows:
@@ -99,8 +99,8 @@ def find_rows(
         if all(_file_may_have(file, names[each.name], each) for each in bounds)
     ]
     look = _Look(table.location, names, asked, bounds)
-    if spark is not None and sum(file.rows for file in files) > spread_rows:
-        context = spark.sparkContext
+    if session is not None and sum(file.rows for file in files) > spread_rows:
+        context = session().sparkContext
         tasks = context.parallelize(files, min(len(files), 2 * context.defaultParallelism))
         found = tasks.map(look).collect()
     else:

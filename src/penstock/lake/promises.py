@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that PySpark's 
 from penstock.change.relation import LakeTable
 from penstock.errors import FeatureNotSupportedError, PenstockError, UniqueViolationError
 from penstock.lake.ddl import has_rows
+from penstock.lake.session import GetSession
 from penstock.lake.tables import read
 from penstock.names import quote_spark
 
@@ -56,7 +57,7 @@ class Promise:
     columns: tuple[str, ...]
 
 
-def check_promises(spark: SparkSession, table: LakeTable, promises: list[Promise]) -> None:
+def check_promises(session: GetSession, table: LakeTable, promises: list[Promise]) -> None:
     """Look at the rows of the table's version; the table's columns are those of the version."""
     if not has_rows(table):
         return
@@ -69,9 +70,9 @@ def check_promises(spark: SparkSession, table: LakeTable, promises: list[Promise
             raise FeatureNotSupportedError(message, detail=detail, hint=hint)
     for promise in promises:
         if promise.kind == "not null":
-            _check_not_null(spark, table, promise)
+            _check_not_null(session(), table, promise)
         else:
-            _check_unique(spark, table, promise)
+            _check_unique(session(), table, promise)
 
 
 def _check_not_null(spark: SparkSession, table: LakeTable, promise: Promise) -> None:

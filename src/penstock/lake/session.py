@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's Spark session: built once, here, with the settings that were measured to matter.
+"""The node's Spark: built once, here, with the settings that were measured to matter.
 
 Every ``spark.*`` setting of the user wins over what stands here, except that Java options and
-jars are added to ours.  Workers take a session of their own (``worker_session``): SQL settings,
-such as the userMetadata of the next Delta commit, belong to a session, not to a thread.
+jars are added to ours.  Workers take a session of their own: SQL settings, such as the
+userMetadata of the next Delta commit, belong to a session, not to a thread.
+
+Spark takes some seconds and 0.5 GB to start, and what follows a stream never asks for it.  So it
+starts when a session is first asked for, and what needs one only in some cases takes a
+``GetSession``.  That there is a Java and that Delta's jars are here is known before.
 """
 
 from __future__ import annotations
@@ -12,19 +16,27 @@ import logging
 import os
 import shutil
 import sys
+import threading
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.config import Settings
+from penstock.errors import ConfigurationError
 from penstock.lake.jars import delta_jars
 from penstock.lake.jvm import java_home
 
 log = logging.getLogger(__name__)
 
-__all__ = ["SparkSession", "build_session", "session_settings", "stop_session", "worker_session"]
+__all__ = ["GetSession", "Spark", "SparkSession", "session_settings"]
+
+GetSession = Callable[[], SparkSession]
+"""Gives a session, the same one each time; starts Spark if it does not run."""
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -62,36 +74,64 @@ _QUIET = {
 }
 
 
-def build_session(settings: Settings) -> SparkSession:
-    """Start Spark for this process, or return the session that it has.
+class Spark:
+    """The Spark of this process; any thread may call it."""
 
-    ConfigurationError when there is no Java, or Delta's jars are not to be had.
-    """
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
-    os.environ["JAVA_HOME"] = str(java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder
-    for name, value in session_settings(settings).items():
-        builder = builder.config(name, value)
-    # PySpark logs each error that it also raises, as JSON on stderr.
-    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(logger).disabled = True
-    return builder.getOrCreate()
+    def __init__(self, settings: Settings) -> None:
+        """Not started.  ConfigurationError: there is no Java, or Delta's jars are not to be had."""
+        self._home = settings.home
+        self._java_home = java_home()
+        self._settings = session_settings(settings)
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
 
+    def session(self) -> SparkSession:
+        """The session that all share: do not change its settings.
 
-def worker_session(spark: SparkSession) -> SparkSession:
-    """A session with settings and temporary views of its own, on the same Spark."""
-    return spark.newSession()
+        ConfigurationError when Spark does not start.
+        """
+        with self._lock:
+            if self._session is None:
+                self._session = self._start()
+            return self._session
 
+    def own_session(self) -> GetSession:
+        """A session with settings and temporary views of its own, made when first asked for."""
+        return cache(lambda: self.session().newSession())
 
-def stop_session(spark: SparkSession) -> None:
-    """Stop Spark; nothing happens when its JVM has ended already, as after a signal to both."""
-    try:
-        spark.stop()
-    except (Py4JError, OSError) as error:
-        log.info("Spark had ended before the node: %s", error)
+    def cancel_all_jobs(self) -> None:
+        """End what runs, if anything does."""
+        if self._session is not None:
+            self._session.sparkContext.cancelAllJobs()
+
+    def stop(self) -> None:
+        """Stop Spark, if it runs; its JVM may have ended already, as after a signal to both."""
+        with self._lock:
+            if self._session is None:
+                return
+            try:
+                self._session.stop()
+            except (Py4JError, OSError) as error:
+                log.info("Spark had ended before the node: %s", error)
+
+    def _start(self) -> SparkSession:
+        os.environ["JAVA_HOME"] = str(self._java_home)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # PySpark logs each error that it also raises, as JSON on stderr.
+        for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            PySparkLogger.getLogger(logger).disabled = True
+        builder = SparkSession.builder
+        for name, value in self._settings.items():
+            builder = builder.config(name, value)
+        try:
+            return builder.getOrCreate()
+        except (Py4JError, PySparkException) as error:
+            raise ConfigurationError(
+                "Spark does not start",
+                detail=str(error).partition("\n")[0],
+                hint="What Spark says itself is on stderr, or in"
+                f' "{self._home / "log" / "spark.log"}".',
+            ) from error
 
 
 def session_settings(settings: Settings) -> dict[str, str]:

@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from penstock.change.relation import LakeTable
 from penstock.errors import ObjectInUseError, TableStateError
 from penstock.lake.durable import sync_path
 from penstock.lake.log import head_version
+from penstock.lake.session import GetSession
 from penstock.lake.tables import restore
 
 XactStatus = Callable[[str], str | None]
@@ -43,7 +43,7 @@ XactStatus = Callable[[str], str | None]
 
 
 def settle(
-    spark: SparkSession, table: LakeTable, xact_status: XactStatus, metadata: str
+    session: GetSession, table: LakeTable, xact_status: XactStatus, metadata: str
 ) -> LakeTable:
     """Settle the head of a locked table; ``metadata`` is the userMetadata of a RESTORE.
 
@@ -65,7 +65,7 @@ def settle(
     if table.version is None:
         _empty(table)
         return table
-    restored = restore(spark, table.location, table.version, metadata)
+    restored = restore(session, table.location, table.version, metadata)
     return dataclasses.replace(table, version=restored)
 
 

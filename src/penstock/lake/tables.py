@@ -33,6 +33,7 @@ from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import sync_path, sync_versions
 from penstock.lake.files import WrittenFile
 from penstock.lake.log import Action, actions_of, commit, data_files, head_version
+from penstock.lake.session import GetSession
 from penstock.lake.vectors import read_vector, write_vectors
 from penstock.names import quote_spark
 
@@ -65,7 +66,7 @@ def spark_schema(table: LakeTable) -> StructType:
     return from_arrow_schema(arrow_schema(table), prefer_timestamp_ntz=True)
 
 
-def create(spark: SparkSession, table: LakeTable, metadata: str) -> int:
+def create(session: GetSession, table: LakeTable, metadata: str) -> int:
     """Create the empty Delta table of a lake table in its folder; its version is returned.
 
     ``metadata`` is the commit's userMetadata.  The folder must hold no Delta table.
@@ -73,7 +74,7 @@ def create(spark: SparkSession, table: LakeTable, metadata: str) -> int:
     folder = Path(table.location)
     folder.mkdir(parents=True, exist_ok=True)
     if any(NEEDS_MAPPING.intersection(column.name) for column in table.columns):
-        _create_mapped(spark, table, metadata)
+        _create_mapped(session(), table, metadata)
     else:
         DeltaTable.create(
             table.location,
@@ -142,7 +143,7 @@ def read(spark: SparkSession, table: LakeTable) -> DataFrame:
     return frame.select(*(quote_spark(column.name) for column in table.columns))
 
 
-def restore(spark: SparkSession, location: str, version: int, metadata: str) -> int:
+def restore(session: GetSession, location: str, version: int, metadata: str) -> int:
     """Make the state of an older version the newest again; the new head version is returned.
 
     Spark does it when the table's definition has changed since.
@@ -152,6 +153,7 @@ def restore(spark: SparkSession, location: str, version: int, metadata: str) -> 
     reach(Failpoint.RESTORE_STARTED)
     since = chain.from_iterable(actions_of(location, n) for n in range(version + 1, before + 1))
     if any("metaData" in action or "protocol" in action for action in since):
+        spark = session()
         with user_metadata(spark, metadata):
             spark.sql(f"RESTORE TABLE {delta_path(location)} TO VERSION AS OF {version:d}")
         head = head_version(location)

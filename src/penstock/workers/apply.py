@@ -48,7 +48,7 @@ from penstock.control.connect import ControlConnection
 from penstock.control.table_state import TableState
 from penstock.errors import PenstockError, RelationMismatchError
 from penstock.failpoints import Failpoint, reach
-from penstock.lake.session import SparkSession, worker_session
+from penstock.lake.session import GetSession
 from penstock.pgoutput.decode import Transaction
 from penstock.sync.work import Batch, QualifiedName, TableWork
 from penstock.workers.context import WorkerContext
@@ -94,9 +94,9 @@ class Applier:
         self._connection = connection
         self._root = context.settings.lake_path
         self._published = PublishedTables(context, subscription, connection, described)
-        self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
+        self._sessions: queue.SimpleQueue[GetSession] = queue.SimpleQueue()
         for _ in range(CONCURRENT_TABLES):
-            self._sessions.put(worker_session(context.spark))
+            self._sessions.put(context.spark.own_session())
 
     def apply(self, works: Sequence[TableWork], batch: Batch, skip_lsn: int) -> bool:
         """Apply a batch and move the origin to its end; all of it or nothing.

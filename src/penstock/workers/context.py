@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.config import Settings
 from penstock.control.address import ControlAddress
-from penstock.lake.session import SparkSession
+from penstock.lake.session import Spark
 
 
 @dataclass(frozen=True)
@@ -21,5 +21,5 @@ class WorkerContext:
 
     settings: Settings
     control: ControlAddress
-    spark: SparkSession
+    spark: Spark
     publisher_user: str | None

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from penstock.change.relation import LakeTable
 from penstock.control.commits import Commit, xact_status
 from penstock.lake.columns import definition_from_json
 from penstock.lake.ddl import follow_columns
+from penstock.lake.session import GetSession
 
 _ALTERED = """
 SELECT relid::bigint, rewrite::text, columns::text, recorded::text
@@ -24,7 +23,7 @@ FROM penstock.altered_tables() WHERE relid = ANY (%s::oid[])"""
 
 
 def follow_definitions(
-    spark: SparkSession, commit: Commit, tables: dict[int, LakeTable]
+    session: GetSession, commit: Commit, tables: dict[int, LakeTable]
 ) -> dict[int, LakeTable]:
     """Let the Delta tables follow what this commit's ALTER TABLE statements have changed."""
     followed = dict(tables)
@@ -35,7 +34,7 @@ def follow_definitions(
             continue
         table = tables[relid]
         version = follow_columns(
-            spark,
+            session,
             table,
             definition,
             lambda xid: xact_status(commit.conn, xid),

@@ -55,7 +55,7 @@ def compact_table(
         made = rewrite(table, sources)
         try:
             with begin_commit(conn, "optimize", root) as commit:
-                [now] = lock_settled(context.spark, commit, [relid]).values()
+                [now] = lock_settled(context.spark.session, commit, [relid]).values()
                 version = swap(now, made, commit.metadata)
                 if version is not None:
                     commit.moved(now, version, [], "optimize", now.sole_writer)

@@ -44,9 +44,8 @@ from penstock.control.table_state import TableState
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
-from penstock.lake.copy_range import Source
+from penstock.lake.copy_source import Source
 from penstock.lake.log import physical_names
-from penstock.lake.session import worker_session
 from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
@@ -82,7 +81,7 @@ class TableSync:
         self._context = context
         self._subscription = subscription
         self._tables = {table.relid: table for table in tables}
-        self._spark = worker_session(context.spark)
+        self._session = context.spark.own_session()
         self._known: dict[int, Known] = {}
         self._rows: Counter[int] = Counter()
         self._estimates: dict[int, int | None] = {}
@@ -158,7 +157,7 @@ class TableSync:
             )
             begun = time.monotonic()
             copied = run_copy(
-                self._spark,
+                self._session(),
                 packs,
                 Source(conninfo, snapshot.name),
                 context.settings.max_sync_workers_per_subscription,
@@ -188,9 +187,9 @@ class TableSync:
             for table in self._tables.values():
                 commit.set_relation_state(self._subscription.oid, table.relid, TableState.DATASYNC)
                 for leaf in _leaf_relids(conn, table.relid, commit):
-                    target = lock_settled(self._spark, commit, [leaf])[leaf]
+                    target = lock_settled(self._session, commit, [leaf])[leaf]
                     if target.version is None:
-                        version = create(self._spark, target, commit.metadata)
+                        version = create(self._session, target, commit.metadata)
                         origin = self._subscription.origin_name
                         commit.moved(target, version, [(version, version)], "create", origin)
                         commit.set_columns(target)
@@ -223,7 +222,7 @@ class TableSync:
         """Make one table's copy true."""
         relid = copied.target.relid
         with begin_commit(conn, "copy", self._context.settings.lake_path) as commit:
-            tables = lock_settled(self._spark, commit, [relid, *copied.files])
+            tables = lock_settled(self._session, commit, [relid, *copied.files])
             for leaf, files in copied.files.items():
                 table = tables[leaf]
                 version = append_files(table, files, commit.metadata)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from penstock.change.relation import LakeTable
 from penstock.control.commits import Commit, xact_status
-from penstock.lake.session import SparkSession
+from penstock.lake.session import GetSession
 from penstock.lake.settle import settle
 
 
 def lock_settled(
-    spark: SparkSession, commit: Commit, relids: Iterable[int]
+    session: GetSession, commit: Commit, relids: Iterable[int]
 ) -> dict[int, LakeTable]:
     """Lock tables for writing; a head that an aborted writer left ahead is brought back.
 
@@ -24,7 +24,7 @@ def lock_settled(
         if table.kind == "p":
             settled[relid] = table
             continue
-        after = settle(spark, table, lambda xid: xact_status(commit.conn, xid), commit.metadata)
+        after = settle(session, table, lambda xid: xact_status(commit.conn, xid), commit.metadata)
         if after.version != table.version and after.version is not None:
             commit.moved(after, after.version, [], "restore", table.sole_writer)
         settled[relid] = after

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy task's connection to the publisher: a transaction under the exported snapshot.
+
+ADBC needs some 80 ms to connect, as long as it takes to read several MB, and a copy has many
+ranges.  So a process keeps the connection of its last range for KEPT seconds, for the next range
+of the same copy.  Longer it must not stay: its transaction holds back vacuum on the publisher, and
+a lock on the table.  A connection with an error is closed at once.
+
+No Spark here: this module is what executors import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+
+from penstock.errors import ConnectionLostError, PenstockError
+from penstock.names import quote_pg_literal
+
+WHERE = "initial copy, on the publisher"
+
+KEPT = 1.0
+"""Seconds; the driver needs 20 ms from one range to the next."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where ranges are read: a libpq connection string and an exported snapshot."""
+
+    conninfo: str
+    snapshot: str
+
+    def __repr__(self) -> str:
+        return f"Source(snapshot={self.snapshot!r})"  # The connection string has a password.
+
+
+@contextlib.contextmanager
+def reading(source: Source) -> Iterator[adbc.Cursor]:
+    """A cursor whose statements see the snapshot.
+
+    ConnectionLostError when the snapshot is gone; ADBC's errors are for ``publisher_error``.
+    """
+    cursor = _kept.take(source) or _begin(source)
+    try:
+        yield cursor
+    except BaseException:
+        _close(cursor)
+        raise
+    _kept.keep(source, cursor)
+
+
+def publisher_error(error: adbc_driver_manager.Error) -> PenstockError:
+    """ADBC's error as ours: without a SQLSTATE, or in class 08 or 57P, the connection is gone."""
+    fields = dict(error.details)
+    message = fields.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode(errors="replace")
+    if not error.sqlstate or error.sqlstate.startswith(("08", "57P")):
+        return lost(message or str(error))
+    return PenstockError(message or str(error), sqlstate=error.sqlstate, where=WHERE)
+
+
+def lost(reason: str) -> ConnectionLostError:
+    """The error for a connection that is gone."""
+    return ConnectionLostError(
+        "lost the connection to the publisher", detail=reason.strip(), where=WHERE
+    )
+
+
+def _begin(source: Source) -> adbc.Cursor:
+    cursor = adbc.connect(source.conninfo).cursor()
+    try:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        try:
+            cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_pg_literal(source.snapshot)}")
+        except adbc_driver_manager.Error as error:
+            raise ConnectionLostError(
+                "the snapshot of the initial copy is gone",
+                detail=publisher_error(error).message,
+                hint="The copy begins again with a new snapshot.",
+            ) from error
+        cursor.execute("SET LOCAL search_path = ''")  # names in filters are qualified
+    except BaseException:
+        _close(cursor)
+        raise
+    return cursor
+
+
+def _close(cursor: adbc.Cursor) -> None:
+    # What is wrong with a connection that is given up was reported where it was noticed.
+    with contextlib.suppress(adbc_driver_manager.Error), cursor.connection, cursor:
+        pass
+
+
+class _Kept:
+    """The connection that waits for this process's next range, if one does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: tuple[Source, adbc.Cursor, threading.Timer] | None = None
+
+    def take(self, source: Source) -> adbc.Cursor | None:
+        """The cursor, if it is of this source; any other is closed."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return None
+        kept, cursor, timer = waiting
+        timer.cancel()
+        if kept == source:
+            return cursor
+        _close(cursor)
+        return None
+
+    def keep(self, source: Source, cursor: adbc.Cursor) -> None:
+        """Keep it for KEPT seconds, in place of what another thread has left."""
+        timer = threading.Timer(KEPT, self._expire, (cursor,))
+        timer.daemon = True
+        with self._lock:
+            before, self._waiting = self._waiting, (source, cursor, timer)
+            timer.start()
+        if before is not None:
+            before[2].cancel()
+            _close(before[1])
+
+    def _expire(self, cursor: adbc.Cursor) -> None:
+        with self._lock:
+            if self._waiting is None or self._waiting[1] is not cursor:
+                return  # taken meanwhile
+            self._waiting = None
+        _close(cursor)
+
+
+_kept = _Kept()
