@@ -143,6 +143,13 @@ class UniqueViolationError(PenstockError):
     position: int | None = None
 
 
+class NoPartitionError(PenstockError):
+    """No partition takes a row; ``position`` is its change's in its batch."""
+
+    sqlstate = "23514"
+    position: int | None = None
+
+
 class NotNullViolationError(PenstockError):
     """A value that must not be null is."""
 

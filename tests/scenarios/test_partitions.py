@@ -22,7 +22,7 @@ INSERT INTO pa_range
     SELECT g, date '2026-01-01' + g, repeat('x', 3000) FROM generate_series(0, 99) g;
 INSERT INTO pa_list VALUES ('a', 1), ('b', 2), (NULL, 3), (NULL, NULL), ('z', 4), ('a', 1);
 INSERT INTO pa_deep
-    SELECT g, (ARRAY['de', 'at', 'fr'])[1 + g % 3], g FROM generate_series(-50, 50) g;
+    SELECT g, (ARRAY['de', 'at', 'fr'])[1 + (g + 60) % 3], g FROM generate_series(-50, 50) g;
 """
 PARTITIONED = """
 CREATE TABLE pa_mark (n int PRIMARY KEY);
@@ -60,7 +60,7 @@ CHANGES = (
     "UPDATE pa_list SET kind = 'b' WHERE ctid = (SELECT min(ctid) FROM pa_list WHERE kind = 'a');"
     "UPDATE pa_list SET kind = NULL WHERE kind = 'z'; UPDATE pa_list SET note = 'n' WHERE v = 3;"
     "UPDATE pa_list SET kind = 'other' WHERE kind IS NULL AND v IS NULL;"
-    "INSERT INTO pa_list VALUES (NULL, NULL, 'new'), ('c', 9), ('', 0)",
+    "INSERT INTO pa_list VALUES (NULL, NULL, 'new'), ('c', 9, NULL), ('', 0, NULL)",
     # Two levels; a chain of moves that ends where it began.
     "UPDATE pa_deep SET id = -id WHERE id BETWEEN 1 AND 9 AND NOT EXISTS (SELECT FROM pa_deep d"
     " WHERE d.id = -pa_deep.id AND d.region = pa_deep.region);"

@@ -212,3 +212,74 @@ def _other_filter(both: Triple) -> None:
     both.publisher.psql("ALTER PUBLICATION st SET TABLE st_mark, st_a")
     both.publisher.psql("UPDATE st_a SET v = 'seen' WHERE id = 31")
     both.same("SELECT * FROM st_a")
+
+
+def test_tables_of_a_schema_and_of_all(control_pair: tuple[Database, Database], node: Node) -> None:
+    """What FOR TABLES IN SCHEMA and FOR ALL TABLES bring and lose is seen by REFRESH alone."""
+    publisher = control_pair[0]
+    mark = "CREATE TABLE sf_mark (n int PRIMARY KEY);"
+    inside = "CREATE SCHEMA sf; CREATE TABLE sf.a (id int PRIMARY KEY, v text);"
+    late = "CREATE TABLE sf.late (id int PRIMARY KEY, v text);"
+    publisher.psql(
+        f"{mark} {inside} CREATE PUBLICATION sf FOR TABLES IN SCHEMA sf, TABLE sf_mark;"
+        "INSERT INTO sf.a VALUES (1, 'copied')"
+    )
+    with tripled(control_pair, node, "sf", mark + inside) as both:
+        publisher.psql(f"{late} INSERT INTO sf.late VALUES (1, 'unknown'); DROP TABLE sf.a")
+        both.native.psql(late)
+        both.node.psql(late)
+        both.same("SELECT * FROM sf.late", "SELECT * FROM sf.a")
+        both.on_both("ALTER SUBSCRIPTION sf REFRESH PUBLICATION")
+        both.ready()
+        publisher.psql("UPDATE sf.late SET v = 'known'; INSERT INTO sf.late VALUES (2, 'two')")
+        both.same("SELECT * FROM sf.late")
+        publisher.psql("CREATE TABLE public.sf_more (id int PRIMARY KEY); DROP PUBLICATION sf")
+        publisher.psql("CREATE PUBLICATION sf FOR ALL TABLES; INSERT INTO sf_more VALUES (1)")
+        both.native.psql("CREATE TABLE sf_more (id int PRIMARY KEY)")
+        both.on_both("ALTER SUBSCRIPTION sf REFRESH PUBLICATION")
+        both.ready()
+        publisher.psql("INSERT INTO sf_more VALUES (2); ALTER TABLE sf.late SET SCHEMA public")
+        both.same("SELECT * FROM sf_more")
+        both.fails(
+            'logical replication target relation "public.late" does not exist',
+            "INSERT INTO late VALUES (3, 'moved')",
+        )
+        both.mended("ALTER TABLE sf.late SET SCHEMA public")
+        both.same("SELECT * FROM late")
+        subscribed = (
+            "SELECT r.srrelid::regclass FROM pg_subscription_rel r"
+            " JOIN pg_subscription s ON s.oid = r.srsubid WHERE s.subname = 'sf'"
+        )
+        both.same(subscribed)
+
+
+def test_additions_that_are_not_followed(
+    control_pair: tuple[Database, Database], node: Node
+) -> None:
+    """With schema_changes = error, and after the default again; a list that grows is no addition."""
+    tables = "CREATE TABLE sn_mark (n int PRIMARY KEY); CREATE TABLE sn (id int PRIMARY KEY);"
+    control_pair[0].psql(
+        f"{tables} ALTER TABLE sn ADD COLUMN hidden int;"
+        "INSERT INTO sn VALUES (1, 1); CREATE PUBLICATION sn FOR TABLE sn_mark, sn (id)"
+    )
+    with tripled(control_pair, node, "sn", tables) as both:
+        both.fails(
+            MISSING.format("sn", "hidden"),
+            "ALTER PUBLICATION sn SET TABLE sn_mark, sn; INSERT INTO sn VALUES (2, 2)",
+        )
+        both.mended("ALTER TABLE sn ADD COLUMN hidden int")
+        both.same("SELECT * FROM sn")
+        both.node.psql("ALTER SUBSCRIPTION sn SET (schema_changes = error)")
+        both.fails(
+            MISSING.format("sn", "a"),
+            "ALTER TABLE sn ADD COLUMN a text DEFAULT 'x'; INSERT INTO sn VALUES (3, 3, 'y')",
+        )
+        both.mended("ALTER TABLE sn ADD COLUMN a text DEFAULT 'x'")
+        both.same("SELECT * FROM sn")
+        both.node.psql("ALTER SUBSCRIPTION sn SET (schema_changes = add)")
+        both.fails(
+            MISSING.format("sn", "b"),
+            "ALTER TABLE sn RENAME COLUMN a TO b; INSERT INTO sn VALUES (4, 4, 'z')",
+        )
+        both.mended("ALTER TABLE sn RENAME COLUMN a TO b")
+        both.same("SELECT * FROM sn")

@@ -6,7 +6,8 @@ Out:  the change that PostgreSQL, which applies one after the other, would have 
 
     the error                           the change
     ----------------------------------  ----------------------------------------------------------
-    a key exists already                the error knows its position
+    a key exists already, or no         the error knows its position
+    partition takes a row
     a value or a column does not fit    the first row that cannot be converted alone, found by
                                         halving the record batch that it is in
     anything else                       the first change of the relation
@@ -27,6 +28,7 @@ from penstock.change.relation import LakeTable, Relation
 from penstock.errors import (
     FeatureNotSupportedError,
     InvalidTextError,
+    NoPartitionError,
     NotNullViolationError,
     PenstockError,
     RelationMismatchError,
@@ -38,6 +40,7 @@ from penstock.errors import (
 CHANGE_ERRORS = (
     FeatureNotSupportedError,
     InvalidTextError,
+    NoPartitionError,
     NotNullViolationError,
     RelationMismatchError,
     UniqueViolationError,
@@ -97,7 +100,7 @@ def failing_change(
 
     ``defaults`` are as in RowMapping.
     """
-    if isinstance(error, UniqueViolationError) and error.position is not None:
+    if isinstance(error, UniqueViolationError | NoPartitionError) and error.position is not None:
         return _at(batch, error.position)
     for relation, rows in batch.read(["old", "new", "unchanged"]):
         if not _fits(relation, rows, target, defaults):

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.apply.batch import TableBatch
@@ -35,6 +36,7 @@ from penstock.apply.failing import (
     failing_change,
     first_change,
 )
+from penstock.apply.leaf import check_routed
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import (
     Subscription,
@@ -167,12 +169,9 @@ class Applier:
 
     def _write(self, commit: Commit, works: Sequence[TableWork]) -> None:
         targets = self._all_targets(commit, works)
-        session = self._sessions.get()
-        try:
+        with self._session() as session:
             tables = lock_settled(session, commit, [target.relid for target in targets])
             tables = follow_definitions(session, commit, tables)
-        finally:
-            self._sessions.put(session)
         reach(Failpoint.APPLY_TABLES_LOCKED)
         with ThreadPoolExecutor(CONCURRENT_TABLES, "apply") as threads:
             results = threads.map(lambda t: self._apply_one(commit, t, tables), targets)
@@ -212,24 +211,23 @@ class Applier:
         siblings = tuple(tables[relid] for relid in target.siblings)
         work = target.work
         batch = TableBatch(work.files, work.from_lsn, work.to_lsn, target.only, siblings)
-        session = self._sessions.get()
-        try:
-            applied = apply_changes(
-                session,
-                table,
-                batch,
-                commit.metadata,
-                target.origin,
-                target.defaults,
-                target.missing,
-            )
-        except CHANGE_ERRORS as error:
-            change = failing_change(error, batch, table, default_values(session, target.defaults))
-            if change is None:
-                raise
-            raise FailedChangeError(error, change) from error
-        finally:
-            self._sessions.put(session)
+        with self._session() as session:
+            try:
+                applied = apply_changes(
+                    session,
+                    table,
+                    batch,
+                    commit.metadata,
+                    target.origin,
+                    target.defaults,
+                    target.missing,
+                )
+            except CHANGE_ERRORS as error:
+                values = default_values(session, target.defaults)
+                change = failing_change(error, batch, table, values)
+                if change is None:
+                    raise
+                raise FailedChangeError(error, change) from error
         reach(Failpoint.APPLY_TABLE_COMMITTED)
         return applied
 
@@ -242,15 +240,44 @@ class Applier:
         origin = self._subscription.origin_name if all_is_sent else None
         if table.kind == "r":
             return [Target(table.relid, work, None, (), defaults, origin)]
-        leaves = leaf_partitions(self._connection, table.relid, self._root)
-        relids = tuple(leaf.relid for leaf, _ in leaves)
-        return [
-            Target(leaf.relid, work, self._predicate(leaf, constraint), relids, defaults, origin)
-            for leaf, constraint in leaves
+        leaves = [
+            (leaf, None if only is None else leaf_predicate(self._connection, leaf, only))
+            for leaf, only in leaf_partitions(self._connection, table.relid, self._root)
         ]
+        self._check_routed(table, work, leaves, defaults)
+        relids = tuple(leaf.relid for leaf, _ in leaves)
+        return [Target(leaf.relid, work, only, relids, defaults, origin) for leaf, only in leaves]
 
-    def _predicate(self, leaf: LakeTable, constraint: str | None) -> str | None:
-        return None if constraint is None else leaf_predicate(self._connection, leaf, constraint)
+    def _check_routed(
+        self,
+        table: LakeTable,
+        work: TableWork,
+        leaves: Sequence[tuple[LakeTable, str | None]],
+        defaults: Mapping[str, str],
+    ) -> None:
+        """FailedChangeError when no leaf takes a row; one without a predicate takes all."""
+        limited = [(leaf, only) for leaf, only in leaves if only is not None]
+        if len(limited) < len(leaves):
+            return
+        batch = TableBatch(work.files, work.from_lsn, work.to_lsn)
+        with self._session() as session:
+            values = default_values(session, defaults)
+            try:
+                check_routed(session, table, batch, limited, values)
+            except CHANGE_ERRORS as error:
+                change = failing_change(error, batch, table, values)
+                if change is None:
+                    raise
+                raise FailedChangeError(error, change) from error
+
+    @contextmanager
+    def _session(self) -> Iterator[GetSession]:
+        """One of the sessions, for one table at a time."""
+        session = self._sessions.get()
+        try:
+            yield session
+        finally:
+            self._sessions.put(session)
 
     def _table(self, name: QualifiedName) -> LakeTable:
         table = lake_table_by_name(self._connection, *name, self._root)
