@@ -256,7 +256,7 @@ def test_tables_of_a_schema_and_of_all(control_pair: tuple[Database, Database], 
 def test_additions_that_are_not_followed(
     control_pair: tuple[Database, Database], node: Node
 ) -> None:
-    """With schema_changes = error, and after the default again; a list that grows is no addition."""
+    """With schema_changes = error, and afterwards; a column list that grows is no addition."""
     tables = "CREATE TABLE sn_mark (n int PRIMARY KEY); CREATE TABLE sn (id int PRIMARY KEY);"
     control_pair[0].psql(
         f"{tables} ALTER TABLE sn ADD COLUMN hidden int;"
