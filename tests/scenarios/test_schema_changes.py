@@ -320,7 +320,8 @@ def test_publications_of_a_subscription(
             both.on_both(f"ALTER SUBSCRIPTION sp {command}")
             both.ready()
             publisher.psql(write.format(number + 10))
-            both.same(*queries)
+            both.caught_up()
+        both.same(*queries)
 
 
 def _stopped(node: Node, name: str, message: str) -> None:
