@@ -150,10 +150,22 @@ class NoPartitionError(PenstockError):
     position: int | None = None
 
 
+class UnresolvedConflictError(FeatureNotSupportedError):
+    """A conflict that the policy cannot decide; ``position`` is the change's in its batch."""
+
+    position: int | None = None
+
+
 class NotNullViolationError(PenstockError):
     """A value that must not be null is."""
 
     sqlstate = "23502"
+
+
+class InsufficientPrivilegeError(PenstockError):
+    """The role that acts may not do this."""
+
+    sqlstate = "42501"
 
 
 class TableStateError(PenstockError):

@@ -16,7 +16,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.keyed import DELETE, KeyedSource, keyed_source, read_index
+from penstock.apply.index import read_index
+from penstock.apply.keyed import DELETE, KeyedSource, keyed_source
 from penstock.apply.net import CHECK, INSERT, REPLACE, UPDATE
 from penstock.apply.rows import RowMapping
 from penstock.change import types

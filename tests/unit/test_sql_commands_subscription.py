@@ -65,7 +65,11 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("= 'False'", False),
     ):
         assert subscription(f"{CREATE} WITH (create_tables {text})").create_tables is value
+    assert subscription(f"{CREATE} WITH (on_conflict = 'Keep_Local')").on_conflict == "keep_local"
+    command = subscription("ALTER SUBSCRIPTION s SET (on_conflict = last_update_wins)")
+    assert (command.on_conflict, command.sql) == ("last_update_wins", None)
     command = subscription(f"{CREATE} WITH (Schema_Changes = ERROR, enabled = off)")
+    assert command.on_conflict is None
     assert command.schema_changes == "error"
     assert command.create_tables is None
     assert command.boolean("enabled", True) is False
@@ -80,10 +84,12 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("create_tables, create_tables", "42601"),
         ("schema_changes = drop", "22023"),
         ("schema_changes", "22023"),
+        ("on_conflict = newest", "22023"),
+        ("on_conflict", "22023"),
+        ("on_conflict = error, on_conflict = error", "42601"),
         ("binary = on", "0A000"),
-        ("run_as_owner = true", "0A000"),
-        ("run_as_owner = 01", "0A000"),
-        ("run_as_owner = +0x1", "0A000"),
+        ("binary = 01", "0A000"),
+        ("binary = +0x1", "0A000"),
         ("binary = E'\\x6fn'", "42601"),
     ],
 )
@@ -101,6 +107,7 @@ def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -
         "two_phase = false",
         "binary = off",
         "origin = any",
+        "run_as_owner = true",
         "origin = none",
         "origin = E'n\\x6fne'",
         "streaming = parallel",

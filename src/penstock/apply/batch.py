@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from penstock.change.relation import LakeTable, Relation
 from penstock.staging.segment import ChangeFile
@@ -25,12 +27,34 @@ READ_ROWS = 128 * 1024
 
 
 @dataclass(frozen=True)
+class Commits:
+    """The remote transactions that a batch is of, and the subscription (its OID) that gets them.
+
+    ``rows``: array [n, 4] by commit LSN, the fields of Transaction.
+    """
+
+    subid: int
+    rows: NDArray[np.int64]
+
+    def places(self, commit_lsn: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of ``rows`` these commits are."""
+        return np.searchsorted(self.rows[:, 0], commit_lsn)
+
+    def times(self, commit_lsn: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Their times, in microseconds since 1970-01-01 UTC."""
+        times: NDArray[np.int64] = self.rows[self.places(commit_lsn), 2]
+        return times
+
+
+@dataclass(frozen=True)
 class TableBatch:
     """Changes for one table: all with ``from_lsn <= commit_lsn <= to_lsn``.
 
     ``only`` is a Spark SQL predicate over the target's columns, when it is a partition leaf;
     ``siblings`` are then all leaves of the partitioned table at their versions before the batch:
     rows that a key change moves between leaves are found there.
+    ``commits`` are the transactions, those of the range at least; None leaves open who changes the
+    rows and when.
     """
 
     files: Sequence[ChangeFile]
@@ -38,6 +62,7 @@ class TableBatch:
     to_lsn: int
     only: str | None = None
     siblings: Sequence[LakeTable] = ()
+    commits: Commits | None = None
 
     def read(self, fields: Sequence[str]) -> Iterator[tuple[Relation, pa.RecordBatch]]:
         """Rows of the change schema with these fields only (``old.id`` reads one struct field)."""
@@ -48,6 +73,14 @@ class TableBatch:
                     counted = self._in_range(rows)
                     if counted.num_rows:
                         yield file.relation, counted
+
+    def last_change(self, commit_lsn: pa.Array) -> list[pa.Array]:
+        """The columns of change/last_change.py for rows that these commits write."""
+        count = len(commit_lsn)
+        if self.commits is None:
+            return [pa.nulls(count, pa.int64())] * 2
+        times = self.commits.times(commit_lsn.to_numpy())
+        return [pa.array(np.full(count, self.commits.subid)), pa.array(times)]
 
     def _in_range(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         lsn = rows.column("commit_lsn")

@@ -32,18 +32,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.keyed import (
-    DELETE,
-    KeyedSource,
-    keyed_source,
-    read_index,
-)
+from penstock.apply.conflicts import Policy
+from penstock.apply.index import read_index
+from penstock.apply.keyed import DELETE, KeyedSource
 from penstock.apply.leaf import rows_of_leaf
-from penstock.apply.look_up import look_up_contents, look_up_keys
+from penstock.apply.look_up import look_up_contents
+from penstock.apply.met import Keyed
 from penstock.apply.net import CHECK, INSERT, REPLACE, UPDATE
-from penstock.apply.rows import RowMapping
-from penstock.apply.whole import whole_effect
+from penstock.apply.rows import RowMapping, changed_rows
+from penstock.apply.whole import whole_effect, whole_policy
+from penstock.change.last_change import LAST_CHANGE, with_last_change
 from penstock.change.relation import LakeTable, Relation
+from penstock.control.conflict_log import Conflicts
 from penstock.errors import RelationMismatchError, TableStateError
 from penstock.lake.files import NewFile, WrittenFile
 from penstock.lake.find import Hits, find_rows, take_rows
@@ -94,18 +94,6 @@ class Applied:
     sole_writer: str | None
 
 
-@dataclass
-class Missing:
-    """Updates and deletes that were skipped since the target has not their row.
-
-    Counted as if the changes had come one by one, with two exceptions: what came before a TRUNCATE
-    in its batch is not counted, nor is anything of a partitioned table.
-    """
-
-    updates: int = 0
-    deletes: int = 0
-
-
 def apply_changes(
     session: GetSession,
     target: LakeTable,
@@ -113,18 +101,23 @@ def apply_changes(
     metadata: str,
     origin: str | None,
     defaults: Mapping[str, str] | None = None,
-    missing: Missing | None = None,
+    conflicts: Conflicts | None = None,
+    policy: Policy = Policy.ERROR,
 ) -> Applied | None:
     """Apply a batch to a table; None when it changes nothing there.
 
     ``session`` gives one of the worker's own.  ``metadata`` is the userMetadata of each Delta
     commit.  ``origin`` names the subscription if the publisher sends all that happens to its rows,
     so that a key that it inserts is new; else it is None.  ``defaults`` are Spark SQL literals for
-    columns that the publisher does not have.  ``missing`` adds up what was skipped.
+    columns that the publisher does not have.  ``policy`` says what is done about conflicts.
+    ``conflicts`` gets what was met, as if the changes had come one by one, with two exceptions:
+    what came before a TRUNCATE in its batch, and under ``error`` what is missing in a partitioned
+    table.  Of the leaves of such a table, the first one tells.
 
     RelationMismatchError, FeatureNotSupportedError, WrongStateError, UniqueViolationError,
-    NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch cannot be applied, and
-    will not be by trying again.  TableStateError: Delta's head is not the table's version.
+    UnresolvedConflictError, NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch
+    cannot be applied, and will not be by trying again.  TableStateError: Delta's head is not the
+    table's version.
     """
     counts, relations = count_changes(batch)
     if counts.total == 0:
@@ -135,7 +128,8 @@ def apply_changes(
         )
     values = default_values(session, defaults or {})
     mappings = {each: RowMapping(each, target, values) for each in relations}
-    work = _Work(session, target, batch, metadata, mappings, missing or Missing())
+    met = conflicts if conflicts is not None else Conflicts()
+    work = _Work(session, target, batch, metadata, mappings, met, policy)
     if counts.truncates:
         work.truncate()
     emptied = target.version is None or counts.truncates > 0
@@ -196,7 +190,8 @@ class _Work:
     batch: TableBatch
     metadata: str
     mappings: dict[Relation, RowMapping]
-    missing: Missing
+    conflicts: Conflicts
+    policy: Policy
     head: int | None = field(init=False)
     truncated: bool = field(init=False, default=False)
     merged: bool = field(init=False, default=False)
@@ -213,7 +208,7 @@ class _Work:
     def append_inserts(self) -> None:
         """Append all rows of a batch that only inserts."""
         self._append(
-            self.mappings[relation].new_rows(rows)
+            changed_rows(self.batch, self.mappings[relation], rows)
             for relation, rows in self.batch.read(["new", "old", "unchanged"])
         )
 
@@ -221,22 +216,17 @@ class _Work:
         """Bring the net effect on each key into the table."""
         target = dataclasses.replace(self.target, version=None) if emptied else self.target
         index = read_index(self.batch, target, self.mappings)
-        tables = [self.target, *self.batch.siblings]
-        source = keyed_source(
-            self.batch,
-            target,
-            self.mappings,
-            index,
-            lambda keys, columns: look_up_keys(tables, keys, columns),
-        )
+        keyed = Keyed(self.batch, self.target, self.mappings, index, self.policy)
+        source = keyed.source()
         keys, ops = source.keys()
         hits = find_rows(target, keys, self.session)
         there = np.full(keys.num_rows, -1)
         there[hits.at] = np.arange(len(hits))
         wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))
         if len(wrong):
-            raise source.duplicate(wrong)
-        self._count_missing(*source.missing(there >= 0))
+            raise keyed.violated(source.duplicate(wrong))
+        if self._tells():
+            self._met(keyed.conflicts(source.missing(there >= 0)))
         rows = _keyed_rows(source, target, hits, there)
         if emptied:
             self._append(rows)
@@ -256,16 +246,23 @@ class _Work:
             places, hits = found.place, found.hits
             return found.at
 
-        effect = whole_effect(self.batch, self.target, self.mappings, emptied, find)
-        self._count_missing(*effect.missing)
+        inserts = whole_policy(self.policy, self.batch, self.target)
+        effect = whole_effect(self.batch, self.target, self.mappings, emptied, find, inserts)
+        if self._tells():
+            self._met(effect.conflicts)
         gone = places[effect.gone]
         self._change(hits.only(gone[gone >= 0]), [effect.inserted])
 
-    def _count_missing(self, updates: int, deletes: int) -> None:
-        """A leaf does not tell: what is missing here may be in another leaf."""
+    def _tells(self) -> bool:
+        """Under ``error`` what is missing in a leaf may be in another; else every leaf knows."""
         if not self.batch.siblings:
-            self.missing.updates += updates
-            self.missing.deletes += deletes
+            return True
+        first = self.batch.siblings[0].relid == self.target.relid
+        return first and bool(self.target.key) and self.policy is not Policy.ERROR
+
+    def _met(self, conflicts: Conflicts) -> None:
+        self.conflicts.counts.update(conflicts.counts)
+        self.conflicts.shown += conflicts.shown
 
     def applied(self, counts: Counts, sole_writer: str | None) -> Applied | None:
         """What all of it came to."""
@@ -315,8 +312,8 @@ class _Work:
         """Files with these rows (of them, those of the leaf), each of some size."""
         pending = iter(rows) if filtered else self._of_leaf(rows)
         names = physical_names(self.target.location)
-        wanted = arrow_schema(self.target)
-        schema = pa.schema([each.with_name(names[each.name]) for each in wanted])
+        physical = [each.with_name(names[each.name]) for each in arrow_schema(self.target)]
+        schema = with_last_change(pa.schema(physical))
         files: list[WrittenFile] = []
         table = next(pending, None)
         while table is not None:
@@ -347,6 +344,7 @@ def _keyed_rows(
         chosen = (op == INSERT) | (op == REPLACE) | ((op == UPDATE) & (hit >= 0))
         puts, hit = puts.filter(pa.array(chosen)), hit[chosen]
         columns = {name: puts.column(f"c{at}") for at, name in enumerate(names)}
+        columns |= {name: puts.column(name) for name in LAST_CHANGE}
         for at, name in enumerate(source.partial):
             keep = puts.column(f"keep{at}").to_numpy()
             if keep.any():

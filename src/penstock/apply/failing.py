@@ -6,8 +6,9 @@ Out:  the change that PostgreSQL, which applies one after the other, would have 
 
     the error                           the change
     ----------------------------------  ----------------------------------------------------------
-    a key exists already, or no         the error knows its position
-    partition takes a row
+    a key exists already, no partition  the error knows its position
+    takes a row, or a conflict cannot
+    be decided
     a value or a column does not fit    the first row that cannot be converted alone, found by
                                         halving the record batch that it is in
     anything else                       the first change of the relation
@@ -15,7 +16,7 @@ Out:  the change that PostgreSQL, which applies one after the other, would have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,22 +24,26 @@ import pyarrow.compute as pc
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.changes import check_identity
+from penstock.apply.met import KeyExistsError
 from penstock.apply.rows import RowMapping
 from penstock.change.relation import LakeTable, Relation
 from penstock.errors import (
     FeatureNotSupportedError,
+    InsufficientPrivilegeError,
     InvalidTextError,
     NoPartitionError,
     NotNullViolationError,
     PenstockError,
     RelationMismatchError,
     UniqueViolationError,
+    UnresolvedConflictError,
     ValueNotHeldError,
     WrongStateError,
 )
 
 CHANGE_ERRORS = (
     FeatureNotSupportedError,
+    InsufficientPrivilegeError,
     InvalidTextError,
     NoPartitionError,
     NotNullViolationError,
@@ -63,7 +68,8 @@ class FailedChangeError(PenstockError):
     """A change cannot be applied; message, SQLSTATE and the rest are those of the reason.
 
     ``where`` is at most the place inside of the relation; who knows the origin and the transaction
-    makes it PostgreSQL's context.
+    makes it PostgreSQL's context.  ``conflict`` is the conflict that it is, with the table, if it
+    is one.
     """
 
     def __init__(self, reason: PenstockError, change: FailingChange) -> None:
@@ -75,12 +81,25 @@ class FailedChangeError(PenstockError):
             sqlstate=reason.sqlstate,
         )
         self.change = change
+        self.conflict = (
+            (reason.table, reason.conflict) if isinstance(reason, KeyExistsError) else None
+        )
 
 
 def first_change(batch: TableBatch) -> FailingChange | None:
     """The first change that lies in the batch's range of commits."""
     for relation, rows in batch.read([]):
         return _change(relation, rows, 0)
+    return None
+
+
+def first_of(batch: TableBatch, ops: Iterable[str]) -> FailingChange | None:
+    """The first change in the batch's range with one of these ops."""
+    wanted = pa.array(list(ops), pa.string())
+    for relation, rows in batch.read([]):
+        place = pc.index(pc.is_in(rows.column("op"), value_set=wanted), True).as_py()
+        if place >= 0:
+            return _change(relation, rows, place)
     return None
 
 
@@ -100,7 +119,8 @@ def failing_change(
 
     ``defaults`` are as in RowMapping.
     """
-    if isinstance(error, UniqueViolationError | NoPartitionError) and error.position is not None:
+    positioned = UniqueViolationError | NoPartitionError | UnresolvedConflictError
+    if isinstance(error, positioned) and error.position is not None:
         return _at(batch, error.position)
     for relation, rows in batch.read(["old", "new", "unchanged"]):
         if not _fits(relation, rows, target, defaults):

@@ -6,6 +6,7 @@ Out:  at most one row to put or to delete per key; rows to put in ``source_schem
 
     op        one of net.py's
     c0 …      the target's columns, in its order
+    …         who changed the row, and when (change/last_change.py)
     keep0 …   for each partial column, whether an UPDATE keeps what the target has
 
 Keys are read first and played (net.py); then values are streamed, so memory holds some dozens of
@@ -14,23 +15,20 @@ bytes per change, and values only of the rows in hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
+from penstock.apply.index import KeyIndex, Mappings, change_codes, duplicate_key
 from penstock.apply.net import (
     INSERT,
     KEPT,
     MISSING,
     NOTHING,
-    OP_DELETE,
-    OP_INSERT,
-    OP_TRUNCATE,
     OP_UPDATE,
     PRESENT,
     REPLACE,
@@ -40,39 +38,18 @@ from penstock.apply.net import (
     NetEffect,
     net_effect,
 )
-from penstock.apply.rows import RowMapping, unchanged_names
+from penstock.apply.rows import RowMapping
 from penstock.change.codes import row_codes
-from penstock.change.relation import LakeTable, Relation
+from penstock.change.last_change import LAST_CHANGE_FIELDS
+from penstock.change.relation import LakeTable
 from penstock.change.types import arrow_type
 from penstock.errors import UniqueViolationError
 
 DELETE = 5
 """The op of a key that is only deleted; the others are net.py's."""
 
-Mappings = Mapping[Relation, RowMapping]
 LookUp = Callable[[pa.Table, list[str]], pa.Table]
 """Keys of the target, names of columns -> the rows with these keys: their keys and columns."""
-
-
-@dataclass(frozen=True)
-class KeyIndex:
-    """The changes of a batch after its last TRUNCATE, by key.
-
-    ``first`` is the batch position of the first of them; ``keys`` are the key columns of all new
-    rows, then of all old rows.  ``partial`` are the columns that some update does not say.
-    """
-
-    first: int
-    truncated: bool
-    op: NDArray[np.uint8]
-    keys: pa.Table
-    partial: list[str]
-    absent: NDArray[np.uint8]
-
-    @property
-    def old_keys(self) -> pa.Table:
-        """The key columns of the old rows; null where there is none."""
-        return self.keys.slice(len(self.op))
 
 
 class KeyedSource:
@@ -84,7 +61,7 @@ class KeyedSource:
         mappings: Mappings,
         index: KeyIndex,
         effect: NetEffect,
-        found: _Found,
+        found: Found,
     ) -> None:
         self._batch = batch
         self._mappings = mappings
@@ -148,6 +125,7 @@ class KeyedSource:
         source = self._effect.source[start + chosen]
         root = self._effect.root[start + chosen]
         columns = [pa.array(put[chosen].astype(np.int8))]
+        last_change = self._batch.last_change(rows.column("commit_lsn").take(pa.array(chosen)))
         for name in table.column_names:
             values = table.column(name).take(pa.array(chosen))
             if name in self.partial:
@@ -156,6 +134,7 @@ class KeyedSource:
                 plan = _Plan(start + chosen, source[:, at], root, moved)
                 values = self._patched(name, values, plan, given)
             columns.append(values)
+        columns += last_change
         for at in range(len(self.partial)):
             kept = (source[:, at] == KEPT) & (put[chosen] == UPDATE)
             columns.append(pa.array(kept))
@@ -219,13 +198,14 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """Rows of the target that were looked up, and their key codes, ascending."""
 
     codes: NDArray[np.int64]
     rows: pa.Table
 
     def places(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the rows have these codes, of which each has one."""
         return np.searchsorted(self.codes, codes)
 
 
@@ -234,25 +214,32 @@ def source_schema(target: LakeTable, partial: list[str]) -> pa.Schema:
     fields = [pa.field("op", pa.int8())]
     for number, column in enumerate(target.columns):
         fields.append(pa.field(f"c{number}", arrow_type(column.type_oid, column.typmod)))
+    fields += LAST_CHANGE_FIELDS
     fields += [pa.field(f"keep{number}", pa.bool_()) for number in range(len(partial))]
     return pa.schema(fields)
 
 
 def keyed_source(
-    batch: TableBatch, target: LakeTable, mappings: Mappings, index: KeyIndex, look_up: LookUp
+    batch: TableBatch,
+    target: LakeTable,
+    mappings: Mappings,
+    index: KeyIndex,
+    look_up: LookUp,
+    empty: bool = False,
 ) -> KeyedSource:
     """Play a batch; UniqueViolationError when it puts a row where one exists.
 
-    ``look_up`` is asked for the rows that key changes move, unless the table is empty by then.
+    ``empty`` says that there were no rows before the batch, of a partitioned table in no leaf.
+    ``look_up`` is asked for the rows that key changes move, unless there are none by then.
     When a key seems to be violated it is asked for all keys: an update that came before may have
     been one of a missing row.
     """
-    new, old = _codes(index, index.keys)
-    empty = index.truncated or target.version is None
+    new, old = change_codes(index, index.keys)
+    empty = empty or index.truncated
     moves = (index.op == OP_UPDATE) & (old >= 0)
     if empty or not moves.any():
         known = np.full(_size(new, old), MISSING if empty else UNKNOWN, np.uint8)
-        found = _Found(np.zeros(0, np.int64), index.keys.slice(0, 0))
+        found = Found(np.zeros(0, np.int64), index.keys.slice(0, 0))
         effect = net_effect(Changes(index.op, old, new, index.absent, known))
     else:
         effect, found = _play_knowing(index, np.where(moves, old, -1), look_up)
@@ -265,99 +252,45 @@ def keyed_source(
 
 def _play_knowing(
     index: KeyIndex, asked: NDArray[np.int64], look_up: LookUp
-) -> tuple[NetEffect, _Found]:
-    """Play after looking up the keys with these codes; -1 asks for none.
+) -> tuple[NetEffect, Found]:
+    """Play after looking up the keys with these codes; -1 asks for none (see ``known_keys``)."""
+    keys = known_keys(index, asked, look_up, index.partial)
+    return net_effect(Changes(index.op, keys.old, keys.new, index.absent, keys.known)), keys.found
 
-    ``asked`` has one code for each old key, or for each new key and then each old key.
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """Codes of the changes' new and old keys, what is known of each code, the rows found."""
+
+    new: NDArray[np.int64]
+    old: NDArray[np.int64]
+    known: NDArray[np.uint8]
+    found: Found
+
+
+def known_keys(
+    index: KeyIndex, asked: NDArray[np.int64], look_up: LookUp, columns: list[str]
+) -> KnownKeys:
+    """Look up keys of the target, and these columns of their rows.
+
+    ``asked`` has one code for each old key, or for each new key and then each old key; -1 asks for
+    none.
     """
     count = len(index.op)
     chosen = np.flatnonzero(asked >= 0)
     distinct = chosen[np.unique(asked[chosen], return_index=True)[1]]
     place = distinct + (2 * count - len(asked))
-    rows = look_up(index.keys.take(pa.array(place)), index.partial)
+    rows = look_up(index.keys.take(pa.array(place)), columns)
     every = pa.concat_tables([index.keys, rows.select(index.keys.column_names)])
     codes = row_codes(every.columns)
-    new, old = _codes(index, index.keys, codes)
-    known = np.full(int(codes.max()) + 1, UNKNOWN, np.uint8)
+    new, old = change_codes(index, index.keys, codes)
+    known = np.full(int(codes.max(initial=-1)) + 1, UNKNOWN, np.uint8)
     known[codes[place]] = MISSING
     present = codes[2 * count :]
     known[present] = PRESENT
     order = np.argsort(present)
-    found = _Found(present[order], rows.take(pa.array(order)))
-    return net_effect(Changes(index.op, old, new, index.absent, known)), found
-
-
-def read_index(batch: TableBatch, target: LakeTable, mappings: Mappings) -> KeyIndex:
-    """Read the keys of a batch's changes, and which columns they do not say."""
-    key = list(target.key)
-    fields = [f"{side}.{name}" for side in ("old", "new") for name in key] + ["unchanged"]
-    everywhere = set.intersection(*({c.name for c in relation.columns} for relation in mappings))
-    partial = {c.name for c in target.columns if c.name not in everywhere}
-    seen: list[tuple[RowMapping, pa.RecordBatch]] = []
-    for relation, rows in batch.read(fields):
-        mapping = mappings[relation]
-        seen.append((mapping, rows))
-        named = unchanged_names(rows)
-        partial |= {
-            c.name for c in relation.columns if c.name in named and not mapping.in_old_row(c)
-        }
-    names = sorted(partial)
-    op = np.concatenate([changes_op(rows) for _, rows in seen])
-    truncates = np.flatnonzero(op == OP_TRUNCATE)
-    first = int(truncates[-1]) + 1 if len(truncates) else 0
-    new = _key_table([m.values(rows, "new", key) for m, rows in seen], key).slice(first)
-    old = _key_table([m.values(rows, "old", key) for m, rows in seen], key).slice(first)
-    absent = np.zeros((len(op), len(names)), np.uint8)
-    start = 0
-    for mapping, rows in seen:
-        for at, name in enumerate(names):
-            absent[start : start + rows.num_rows, at] = mapping.absent(rows, name)
-        start += rows.num_rows
-    keys = pa.concat_tables([new, old])
-    return KeyIndex(first, len(truncates) > 0, op[first:], keys, names, absent[first:])
-
-
-def duplicate_key(target: LakeTable, index: KeyIndex, change: int) -> UniqueViolationError:
-    """PostgreSQL's error for a key that exists already: that of a change's new row."""
-    row = index.keys.slice(change, 1).to_pylist()[0]
-    names = ", ".join(target.key)
-    values = ", ".join(str(row[name]) for name in target.key)
-    error = UniqueViolationError(
-        f'duplicate key value violates unique constraint "{target.key_index}"',
-        detail=f"Key ({names})=({values}) already exists.",
-    )
-    error.position = index.first + change
-    return error
-
-
-def _codes(
-    index: KeyIndex, keys: pa.Table, codes: NDArray[np.int64] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Codes of the new and of the old keys, -1 where a change has none that matters."""
-    if codes is None:
-        codes = row_codes(keys.columns) if keys.num_rows else np.zeros(0, np.int64)
-    count = len(index.op)
-    new, old = codes[:count].copy(), codes[count : 2 * count].copy()
-    new[(index.op != OP_INSERT) & (index.op != OP_UPDATE)] = -1
-    has_old = pc.is_valid(index.old_keys.column(0)).to_numpy()
-    updated = index.op == OP_UPDATE
-    old[~((index.op == OP_DELETE) | (updated & has_old & (old != new)))] = -1
-    return new, old
+    return KnownKeys(new, old, known, Found(present[order], rows.take(pa.array(order))))
 
 
 def _size(new: NDArray[np.int64], old: NDArray[np.int64]) -> int:
     return max(int(new.max(initial=-1)), int(old.max(initial=-1))) + 1
-
-
-_OPS = np.array([OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE], np.uint8)
-
-
-def changes_op(rows: pa.RecordBatch) -> NDArray[np.uint8]:
-    """The changes' ops, as net.py has them."""
-    places = pc.index_in(rows.column("op"), value_set=pa.array(list("IUDT")))
-    chosen: NDArray[np.uint8] = _OPS[places.to_numpy()]
-    return chosen
-
-
-def _key_table(pieces: list[list[pa.Array]], names: list[str]) -> pa.Table:
-    return pa.concat_tables([pa.table(columns, names=names) for columns in pieces])

@@ -61,6 +61,8 @@ class Changes:
 
     An UPDATE that does not change the key has ``old`` = -1.  ``absent[i, c]`` is 1 where change i
     does not say the value of partial column c; ``known[k]`` says what the target has at key k.
+    ``over[i]`` is 1 where the row that has the new key of change i is deleted first; such a row is
+    known to exist.  A change whose op is 0 is left out.
     """
 
     op: Flags
@@ -68,6 +70,7 @@ class Changes:
     new: Ints
     absent: Flags
     known: Flags
+    over: Flags | None = None
 
 
 @dataclass(frozen=True)
@@ -94,15 +97,16 @@ class NetEffect:
 
 def net_effect(changes: Changes) -> NetEffect:
     """Play the changes; the result's arrays have one entry per change."""
+    over = np.zeros(len(changes.op), np.uint8) if changes.over is None else changes.over
     delete, put, source, root, begun, missing, unsure, violation = _play(
-        changes.op, changes.old, changes.new, changes.absent, changes.known
+        changes.op, changes.old, changes.new, changes.absent, changes.known, over
     )
     return NetEffect(delete, put, source, root, begun, missing, unsure, int(violation))
 
 
 @compiled
 def _play(
-    op: Flags, old: Ints, new: Ints, absent: Flags, known: Flags
+    op: Flags, old: Ints, new: Ints, absent: Flags, known: Flags, over: Flags
 ) -> tuple[Flags, Flags, Ints, Ints, Ints, Ints, Ints, int]:
     count, keys, partial = len(op), len(known), absent.shape[1]
     state = np.zeros(keys, np.uint8)
@@ -123,6 +127,8 @@ def _play(
     asked = np.zeros((keys, 2), np.int64)  # updates, deletes of a row of which nothing is known
     for i in range(count):
         here, there = new[i], old[i]
+        if op[i] == 0:
+            continue
         if op[i] == OP_DELETE:
             if state[there] == _ABSENT:
                 missing[1] += 1
@@ -143,6 +149,8 @@ def _play(
             if op[i] == OP_UPDATE and state[there] == _ABSENT:
                 missing[0] += 1
                 continue
+            if over[i]:
+                state[here], values[here, :] = _ABSENT, KEPT
             if state[here] == _LIVE or state[here] == _UPDATED:
                 return delete, put, source, root, begun, missing, unsure, i
             if state[here] == _UNTOUCHED:

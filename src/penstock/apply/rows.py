@@ -21,7 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.apply.batch import TableBatch
 from penstock.apply.values import check_convertible, check_not_null, convert
+from penstock.change.last_change import LAST_CHANGE
 from penstock.change.relation import Column, LakeColumn, LakeTable, Relation
 from penstock.change.types import arrow_type
 from penstock.errors import RelationMismatchError, WrongStateError
@@ -150,6 +152,13 @@ class RowMapping:
         if column.not_null:
             check_not_null(values, inserted, column, self.target.name)
         return values
+
+
+def changed_rows(batch: TableBatch, mapping: RowMapping, rows: pa.RecordBatch) -> pa.Table:
+    """The new rows of changes, with who changed them and when (change/last_change.py)."""
+    table = mapping.new_rows(rows)
+    columns = [*table.columns, *batch.last_change(rows.column("commit_lsn"))]
+    return pa.table(columns, names=[*table.column_names, *LAST_CHANGE])
 
 
 def struct_field(struct: pa.StructArray, name: str) -> pa.Array:

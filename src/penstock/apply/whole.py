@@ -9,7 +9,9 @@ Every row content has a counter; the changes are played on the counters in commi
 
     I   new + 1
     D   old - 1                  skipped when the counter is 0: the row is missing
-    U   old - 1, new + 1         skipped when old's counter is 0
+    U   old - 1, new + 1         skipped when old's counter is 0 (inserted under apply_remote)
+
+The other policies for conflicts have to know whose a row is; of equal rows that cannot be said.
 
 A content that ends with fewer rows than it had loses as many.  NULL equals NULL, NaN equals NaN.
 The contents of one batch are held in memory.
@@ -25,10 +27,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.keyed import Mappings, changes_op
+from penstock.apply.conflicts import Policy
+from penstock.apply.describe import texts
+from penstock.apply.index import Mappings, changes_op
 from penstock.apply.net import OP_DELETE, OP_INSERT, OP_TRUNCATE, OP_UPDATE
+from penstock.apply.rows import changed_rows
 from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
+from penstock.control.conflict_log import LOGGED, Conflicts, LoggedConflict
+from penstock.errors import FeatureNotSupportedError
 from penstock.pgoutput.compiled import compiled
 
 Ints = NDArray[np.int64]
@@ -41,11 +48,12 @@ one, the place of that content."""
 @dataclass(frozen=True)
 class WholeEffect:
     """What is to be done: ``gone`` marks the rows that ``find`` found, ``inserted`` has the
-    target's columns; ``missing`` are the updates and deletes that were skipped."""
+    target's columns and those of change/last_change.py; ``conflicts`` are the updates and deletes
+    whose row was missing."""
 
     gone: NDArray[np.bool_]
     inserted: pa.Table
-    missing: tuple[int, int]
+    conflicts: Conflicts
 
 
 @dataclass(frozen=True)
@@ -56,10 +64,32 @@ class _Rows:
     op: NDArray[np.uint8]
     new: pa.Table
     old: pa.Table
+    commit_lsn: Ints
+
+
+def whole_policy(policy: Policy, batch: TableBatch, target: LakeTable) -> bool:
+    """Whether updates of missing rows become inserts.
+
+    FeatureNotSupportedError (0A000) for a policy that cannot be followed without a key.
+    """
+    own = batch.commits is not None and target.sole_writer == f"pg_{batch.commits.subid}"
+    if policy in (Policy.KEEP_LOCAL, Policy.LAST_UPDATE_WINS) and not own:
+        raise FeatureNotSupportedError(
+            f'on_conflict = {policy} is not supported for table "{target.schema}.{target.name}",'
+            " which has no key and more than one writer",
+            detail="Of equal rows it cannot be said whose they are.",
+            hint="Give the table a primary key, or use on_conflict = error or apply_remote.",
+        )
+    return policy is Policy.APPLY_REMOTE
 
 
 def whole_effect(
-    batch: TableBatch, target: LakeTable, mappings: Mappings, empty: bool, find: Find
+    batch: TableBatch,
+    target: LakeTable,
+    mappings: Mappings,
+    empty: bool,
+    find: Find,
+    insert_missing: bool = False,
 ) -> WholeEffect:
     """Play a batch; ``empty`` says that the table has no rows by then."""
     everywhere = set.intersection(*({c.name for c in relation.columns} for relation in mappings))
@@ -78,34 +108,74 @@ def whole_effect(
     before = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     np.add.at(before, owner, 1)
     after = before.copy()
-    missing = _play(rows.op, old, new, after)
+    missing = np.flatnonzero(_play(rows.op, old, new, after, insert_missing))
     gone = _rank(owner) >= after[owner]
-    return WholeEffect(gone, _more(rows, new, after - before), missing)
+    conflicts = _conflicts(batch, rows, missing, insert_missing)
+    return WholeEffect(gone, _more(rows, new, after - before), conflicts)
 
 
 @compiled
-def _play(op: NDArray[np.uint8], old: Ints, new: Ints, counters: Ints) -> tuple[int, int]:
-    updates = deletes = 0
+def _play(
+    op: NDArray[np.uint8], old: Ints, new: Ints, counters: Ints, insert_missing: bool
+) -> NDArray[np.uint8]:
+    """Play on the counters; marks the changes whose row is missing."""
+    missing = np.zeros(len(op), np.uint8)
     for i in range(len(op)):
         if op[i] != OP_INSERT:
-            if counters[old[i]] == 0:
-                if op[i] == OP_UPDATE:
-                    updates += 1
-                else:
-                    deletes += 1
-                continue
-            counters[old[i]] -= 1
+            if counters[old[i]] > 0:
+                counters[old[i]] -= 1
+            else:
+                missing[i] = 1
+                if op[i] == OP_DELETE or not insert_missing:
+                    continue
         if op[i] != OP_DELETE:
             counters[new[i]] += 1
-    return updates, deletes
+    return missing
+
+
+def _conflicts(batch: TableBatch, rows: _Rows, missing: Ints, inserted: bool) -> Conflicts:
+    """The changes whose row is missing: all counted, the first described."""
+    updates = int(np.count_nonzero(rows.op[missing] == OP_UPDATE))
+    found = Conflicts()
+    resolution = "apply_remote" if inserted else "skip"
+    for kind, resolved, count in (
+        ("update_missing", resolution, updates),
+        ("delete_missing", "skip", len(missing) - updates),
+    ):
+        if count:
+            found.counts[kind, resolved] = count
+    first = missing[:LOGGED]
+    keys = texts(rows.old.take(pa.array(first)))
+    sent = texts(rows.new.select(rows.old.column_names).take(pa.array(first)))
+    commits = batch.commits
+    lsns = rows.commit_lsn[first]
+    known = commits.rows[commits.places(lsns)].tolist() if commits is not None else None
+    for place, updated in enumerate(rows.op[first] == OP_UPDATE):
+        found.shown.append(
+            LoggedConflict(
+                "update_missing" if updated else "delete_missing",
+                resolution if updated else "skip",
+                "U" if updated else "D",
+                int(lsns[place]),
+                None if known is None else known[place][3],
+                None if known is None else known[place][2],
+                keys[place],
+                None,
+                sent[place] if updated else None,
+                None,
+                None,
+            )
+        )
+    return found
 
 
 def _read(batch: TableBatch, mappings: Mappings, columns: list[str]) -> _Rows:
-    ops, new, old = [], [], []
+    ops, new, old, lsns = [], [], [], []
     for relation, rows in batch.read(["old", "new", "unchanged"]):
         mapping = mappings[relation]
         ops.append(changes_op(rows))
-        new.append(mapping.new_rows(rows))
+        new.append(changed_rows(batch, mapping, rows))
+        lsns.append(rows.column("commit_lsn").to_numpy())
         old.append(pa.table(mapping.values(rows, "old", columns), names=columns))
     op = np.concatenate(ops)
     truncates = np.flatnonzero(op == OP_TRUNCATE)
@@ -115,6 +185,7 @@ def _read(batch: TableBatch, mappings: Mappings, columns: list[str]) -> _Rows:
         op[first:],
         pa.concat_tables(new).slice(first),
         pa.concat_tables(old).slice(first),
+        np.concatenate(lsns)[first:],
     )
 
 

@@ -124,6 +124,7 @@ class Subscription:
     synchronous_commit: str
     create_tables: bool
     schema_changes: Literal["add", "error"]
+    on_conflict: Literal["error", "apply_remote", "keep_local", "last_update_wins"]
 
     @property
     def origin_name(self) -> str:
@@ -146,7 +147,8 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
                coalesce((to_jsonb(s)->>'subfailover')::boolean, false) AS failover,  -- since 17
                s.subsynccommit AS synchronous_commit,
                coalesce(o.create_tables, true) AS create_tables,
-               coalesce(o.schema_changes, 'add') AS schema_changes
+               coalesce(o.schema_changes, 'add') AS schema_changes,
+               coalesce(o.on_conflict, 'error') AS on_conflict
         FROM pg_subscription s JOIN pg_roles u ON u.oid = s.subowner
         LEFT JOIN penstock.subscription_option o ON o.subid = s.oid
         WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -282,18 +282,6 @@ class Commit:
             parameters,
         )
 
-    def count_missing(self, subid: int, updates: int, deletes: int) -> None:
-        """Add to a subscription's statistics what was skipped since its row is missing."""
-        if updates or deletes:
-            self.conn.execute(
-                "INSERT INTO penstock.subscription_stats AS s"
-                " (subid, confl_update_missing, confl_delete_missing) VALUES (%s, %s, %s)"
-                " ON CONFLICT (subid) DO UPDATE SET"
-                " confl_update_missing = s.confl_update_missing + excluded.confl_update_missing,"
-                " confl_delete_missing = s.confl_delete_missing + excluded.confl_delete_missing",
-                [subid, updates, deletes],
-            )
-
     def _lock_relations(self, relids: list[int]) -> None:
         names = self._names(relids)
         for _ in range(_LOCK_ATTEMPTS):

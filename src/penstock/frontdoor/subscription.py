@@ -73,13 +73,16 @@ SELECT pg_catalog.pg_has_role('pg_create_subscription', 'USAGE')
 _OWNS = """
 SELECT pg_catalog.pg_has_role(oid, 'USAGE'), rolsuper FROM pg_catalog.pg_roles WHERE oid = $1"""
 _KEEP = """
-INSERT INTO penstock.subscription_option AS o (subid, create_tables, schema_changes)
-SELECT s.oid, coalesce(%(create_tables)s::boolean, true), coalesce(%(schema_changes)s, 'add')
+INSERT INTO penstock.subscription_option AS o
+    (subid, create_tables, schema_changes, on_conflict)
+SELECT s.oid, coalesce(%(create_tables)s::boolean, true), coalesce(%(schema_changes)s, 'add'),
+       coalesce(%(on_conflict)s, 'error')
 FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
 WHERE s.subname = %(name)s AND d.datname = current_database()
 ON CONFLICT (subid) DO UPDATE SET
     create_tables = coalesce(%(create_tables)s::boolean, o.create_tables),
-    schema_changes = coalesce(%(schema_changes)s, o.schema_changes)"""
+    schema_changes = coalesce(%(schema_changes)s, o.schema_changes),
+    on_conflict = coalesce(%(on_conflict)s, o.on_conflict)"""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class SubscriptionRouter:
             "name": command.name,
             "create_tables": command.create_tables,
             "schema_changes": command.schema_changes,
+            "on_conflict": command.on_conflict,
         }
         with connect(self.control, application_name="penstock subscription options") as conn:
             conn.execute(_KEEP, values)
@@ -279,7 +283,8 @@ class _Around:
 
     async def _keep_options(self) -> None:
         command = self._command
-        if command.create_tables is not None or command.schema_changes is not None:
+        own = (command.create_tables, command.schema_changes, command.on_conflict)
+        if any(value is not None for value in own):
             await asyncio.to_thread(self._router.keep_options, command)
 
 

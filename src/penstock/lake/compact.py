@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.change.last_change import with_last_change
 from penstock.change.relation import LakeTable
 from penstock.lake.files import WrittenFile, write_file
 from penstock.lake.find import read_columns
@@ -91,7 +92,7 @@ def groups(files: Iterable[DataFile]) -> list[tuple[DataFile, ...]]:
 def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
     """Write the rows that files still have into a new one, durable on return."""
     names = physical_names(table.location)
-    schema = arrow_schema(table)
+    schema = with_last_change(arrow_schema(table))
     pieces, origins = [], []
     for number, file in enumerate(sources):
         rows = read_columns(Path(table.location) / file.path, names, schema)
@@ -103,7 +104,7 @@ def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
     if table.key:
         order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in table.key])
         rows, source, row = rows.take(order), source[order], row[order]
-    physical = rows.rename_columns([names[name] for name in rows.column_names])
+    physical = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     written = write_file(physical, table.location) if rows.num_rows else None
     return Rewritten(tuple(sources), written, source, row)
 

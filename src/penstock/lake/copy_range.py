@@ -25,6 +25,7 @@ import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change.last_change import LAST_CHANGE_FIELDS
 from penstock.errors import DiskFullError, PenstockError
 from penstock.lake.copy_source import WHERE, Source, lost, publisher_error, reading
 from penstock.lake.copy_values import CopyColumn, held, not_held
@@ -110,7 +111,7 @@ def copy_ranges(source: Source, ranges: Sequence[CopyRange], prefix: str) -> lis
     try:
         with reading(source) as cursor:
             for each in ranges:
-                writer = _RangeWriter(each.target, prefix)
+                writer = _RangeWriter(each.target, prefix, source.last_change)
                 writers.append(writer)
                 cursor.execute(each.statement)
                 with cursor.fetch_record_batch() as reader:
@@ -144,8 +145,11 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 class _RangeWriter:
     """Collects a range's rows per leaf and writes a file whenever enough are there."""
 
-    def __init__(self, target: CopyTarget, prefix: str) -> None:
+    def __init__(
+        self, target: CopyTarget, prefix: str, last_change: tuple[int, int] | None
+    ) -> None:
         self._target = target
+        self._last_change = last_change
         self._prefix = prefix
         self._schema = pa.schema([pa.field(c.name, c.type) for c in target.columns])
         self._waiting: list[list[pa.RecordBatch]] = [[] for _ in target.leaves]
@@ -209,6 +213,8 @@ class _RangeWriter:
             keys = keys[:1]
         elif keys:
             rows = rows.sort_by([(name, "ascending") for name in keys])
+        for field, value in zip(LAST_CHANGE_FIELDS, self._last_change or (), strict=False):
+            rows = rows.append_column(field, pa.repeat(value, rows.num_rows))
         try:
             file = write_file(rows, at.location, self._prefix, keys)
         except OSError as error:

@@ -30,10 +30,15 @@ KEPT = 1.0
 
 @dataclass(frozen=True)
 class Source:
-    """Where ranges are read: a libpq connection string and an exported snapshot."""
+    """Where ranges are read: a libpq connection string and an exported snapshot.
+
+    ``last_change`` is the subscription and the time that the copied rows get
+    (change/last_change.py); None leaves them open.
+    """
 
     conninfo: str
     snapshot: str
+    last_change: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"Source(snapshot={self.snapshot!r})"  # The connection string has a password.

@@ -27,6 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.change.last_change import LAST_CHANGE
+
 ROW_GROUP_ROWS = 256 * 1024
 """Rows that a reader skips at once by their bounds; Spark also divides a file by row groups."""
 
@@ -53,7 +55,8 @@ class WrittenFile:
 class NewFile:
     """One Parquet file in the making; ``written`` describes it after the ``with`` block.
 
-    ``schema`` is what is written, with the physical names of the table's columns; ``sorted_by``
+    ``schema`` is what is written, with the physical names of the table's columns, and who changed
+    the rows (change/last_change.py); ``sorted_by``
     names columns by which the rows ascend, ``dictionary`` those whose values repeat (all may, by
     default).  The file's name starts with ``prefix``.  The file is removed when the block raises.
     """
@@ -123,7 +126,7 @@ def write_file(
 
 
 def repetitive(rows: pa.Table) -> list[str]:
-    """The texts that repeat, by the look of the first rows: a dictionary makes those smaller.
+    """The columns that repeat, by the look of the first rows: a dictionary makes those smaller.
 
     For the other columns of an orders table it costs a third of the time and of the space.
     """
@@ -131,8 +134,11 @@ def repetitive(rows: pa.Table) -> list[str]:
     return [
         field.name
         for number, field in enumerate(rows.schema)
-        if pa.types.is_string(field.type)
-        and pc.count_distinct(sample.column(number)).as_py() < sample.num_rows // 2
+        if field.name in LAST_CHANGE
+        or (
+            pa.types.is_string(field.type)
+            and pc.count_distinct(sample.column(number)).as_py() < sample.num_rows // 2
+        )
     ]
 
 
@@ -141,7 +147,7 @@ def delta_stats(footer: Any, schema: pa.Schema) -> str:
     lowest: dict[str, str] = {}
     highest: dict[str, str] = {}
     nulls: dict[str, str] = {}
-    wanted = set(schema.names[:INDEXED_COLUMNS])
+    wanted = set(schema.names[:INDEXED_COLUMNS]).difference(LAST_CHANGE)
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     for index in range(footer.num_columns):
         name = footer.schema.column(index).path

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from penstock.change.codes import row_codes
+from penstock.change.last_change import with_last_change
 from penstock.change.relation import LakeTable
 from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.session import GetSession
@@ -116,13 +117,15 @@ def find_rows(
 
 
 def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
-    """These columns of the hits, in their order."""
-    wanted = arrow_schema(table)
+    """These columns of the hits, in their order; those of change/last_change.py may be asked."""
+    wanted = with_last_change(arrow_schema(table))
     schema = pa.schema([wanted.field(name) for name in columns])
+    if not len(hits):  # there may be no Delta table
+        return schema.empty_table()
     names = physical_names(table.location)
     order = np.lexsort((hits.row, hits.file))
     numbers, starts = np.unique(hits.file[order], return_index=True)
-    parts = np.split(hits.row[order], starts[1:]) if len(numbers) else []
+    parts = np.split(hits.row[order], starts[1:])
 
     def take(part: int) -> pa.Table:
         file = hits.files[numbers[part]]
@@ -133,8 +136,6 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
             return rows.take(pa.array(_positions_in(parquet, groups, parts[part])))
 
     pieces = list(_on_all_cores(take, range(len(parts))))
-    if not pieces:
-        return schema.empty_table()
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_tables(pieces).take(pa.array(back))
@@ -182,7 +183,7 @@ def _read(
 ) -> pa.Table:
     """Columns of some row groups, in the table's types; null where the file lacks one."""
     there = set(parquet.schema_arrow.names)
-    physical = [names[name] for name in schema.names]
+    physical = [names.get(name, name) for name in schema.names]
     read = parquet.read_row_groups(groups, columns=[each for each in physical if each in there])
     count = sum(parquet.metadata.row_group(group).num_rows for group in groups)
     columns = [

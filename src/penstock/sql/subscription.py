@@ -9,6 +9,8 @@ Out:  what it does to which subscription, its options, and the text for PostgreS
     -----------              -----                                  ------
     create_tables            CREATE ... WITH, ALTER ... SET         Boolean, default true
     schema_changes           CREATE ... WITH, ALTER ... SET         add (default), error
+    on_conflict              CREATE ... WITH, ALTER ... SET         error (default), apply_remote,
+                                                                    keep_local, last_update_wins
 
 Whatever has another form than the manual's is left to PostgreSQL, which raises its own error.
 """
@@ -49,12 +51,17 @@ PUBLICATION_CHANGES = {
     Change.REFRESH,
 }
 
-OWN_OPTIONS = ("create_tables", "schema_changes")
+OWN_OPTIONS = ("create_tables", "schema_changes", "on_conflict")
+
+_WORDS = {
+    "schema_changes": ("add", "error"),
+    "on_conflict": ("error", "apply_remote", "keep_local", "last_update_wins"),
+}
+"""Our options whose value is one of some words."""
 
 _NOT_HONOURED = {
     "binary": True,
     "retain_dead_tuples": True,
-    "run_as_owner": True,
 }
 """Options that the workers do not honour yet, with the value that is refused."""
 
@@ -77,7 +84,8 @@ class SubscriptionCommand:
     """A command about a subscription.
 
     ``conninfo`` is the literal as it stands in the text: PostgreSQL knows its value.
-    ``create_tables`` and ``schema_changes`` are None where the command does not give them.
+    ``create_tables``, ``schema_changes`` and ``on_conflict`` are None where the command does not
+    give them.
     ``sql`` is the text without our options; None when ALTER ... SET had no other ones.
     """
 
@@ -89,6 +97,7 @@ class SubscriptionCommand:
     options: tuple[Option, ...] = ()
     create_tables: bool | None = None
     schema_changes: str | None = None
+    on_conflict: str | None = None
 
     def boolean(self, name: str, default: bool) -> bool:
         """A Boolean option as PostgreSQL reads it, the default where it is not given or wrong."""
@@ -131,7 +140,7 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         else:
             sql = _blank(command.sql, tokens[opening - 1].start, tokens[end].end)
             sql = None if change is Change.SET else sql
-    create_tables, schema_changes = _own_values(own if takes_own else [])
+    create_tables, words = _own_values(own if takes_own else [])
     head = tokens[place:opening]
     return SubscriptionCommand(
         change,
@@ -141,7 +150,8 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         _publications(head),
         tuple(option for option in options if option.name not in OWN_OPTIONS),
         create_tables,
-        schema_changes,
+        words.get("schema_changes"),
+        words.get("on_conflict"),
     )
 
 
@@ -227,9 +237,10 @@ def _boolean(value: str | None) -> bool | None:
     return False if value.lower() in ("0", "false", "off") else None
 
 
-def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None]:
+def _own_values(own: Sequence[Option]) -> tuple[bool | None, dict[str, str]]:
+    """create_tables, and the options that are words; what is not given is None or absent."""
     create_tables: bool | None = None
-    schema_changes: str | None = None
+    words: dict[str, str] = {}
     if len({option.name for option in own}) < len(own):
         raise SqlSyntaxError("conflicting or redundant options")
     for option in own:
@@ -238,14 +249,16 @@ def _own_values(own: Sequence[Option]) -> tuple[bool | None, str | None]:
             if create_tables is None:
                 raise SqlSyntaxError("create_tables requires a Boolean value")
         else:
-            schema_changes = (option.value or "").lower()
-            if schema_changes not in ("add", "error"):
+            words[option.name] = (option.value or "").lower()
+            valid = _WORDS[option.name]
+            if words[option.name] not in valid:
+                first = ", ".join(f'"{each}"' for each in valid[:-1])
                 raise InvalidParameterError(
-                    f'unrecognized value for subscription parameter "schema_changes":'
+                    f'unrecognized value for subscription parameter "{option.name}":'
                     f' "{option.value or ""}"',
-                    hint='Valid values are "add" and "error".',
+                    hint=f'Valid values are {first} and "{valid[-1]}".',
                 )
-    return create_tables, schema_changes
+    return create_tables, words
 
 
 def _refuse_not_honoured(options: Sequence[Option]) -> None:

@@ -21,20 +21,21 @@ moves between partitions changes its key: a delete for the old leaf, an insert f
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from penstock.apply.batch import TableBatch
-from penstock.apply.changes import Applied, Missing, apply_changes, default_values
+from penstock.apply.batch import Commits, TableBatch
+from penstock.apply.changes import Applied, apply_changes, default_values
+from penstock.apply.conflicts import Policy
 from penstock.apply.failing import (
     CHANGE_ERRORS,
     FailedChangeError,
     failing_change,
     first_change,
+    first_of,
 )
 from penstock.apply.leaf import check_routed
 from penstock.change.relation import LakeTable
@@ -46,6 +47,7 @@ from penstock.control.catalog import (
     origin_was_advanced,
 )
 from penstock.control.commits import Commit, begin_commit
+from penstock.control.conflict_log import Conflicts, record_conflicts
 from penstock.control.connect import ControlConnection
 from penstock.control.table_state import TableState
 from penstock.errors import PenstockError, RelationMismatchError
@@ -53,15 +55,15 @@ from penstock.failpoints import Failpoint, reach
 from penstock.lake.session import GetSession
 from penstock.pgoutput.decode import Transaction
 from penstock.sync.work import Batch, QualifiedName, TableWork
+from penstock.workers.conflicts import log_conflicts
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.partitions import leaf_predicate
+from penstock.workers.privileges import acting_role, denied_changes
 from penstock.workers.published import PublishedTables, known_tables
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
-
-log = logging.getLogger(__name__)
 
 CONCURRENT_TABLES = 4
 """Tables of one batch that are written at the same time; each needs a Spark session of its own."""
@@ -69,7 +71,10 @@ CONCURRENT_TABLES = 4
 
 @dataclass(frozen=True)
 class Target:
-    """A table with rows of its own, and what goes into it (see TableBatch, apply_changes)."""
+    """A table with rows of its own, and what goes into it (see TableBatch, apply_changes).
+
+    ``published`` is the table itself, or the partitioned one that it is a leaf of.
+    """
 
     relid: int
     work: TableWork
@@ -77,7 +82,8 @@ class Target:
     siblings: tuple[int, ...]
     defaults: Mapping[str, str]
     origin: str | None
-    missing: Missing = field(default_factory=Missing)
+    published: LakeTable
+    conflicts: Conflicts = field(default_factory=Conflicts)
 
 
 class Applier:
@@ -110,7 +116,7 @@ class Applier:
         cleared = False
         self._published.look()
         with begin_commit(self._connection, "apply", self._root) as commit:
-            self._write(commit, works)
+            self._write(commit, works, batch)
             if skip_lsn:
                 cleared = commit.clear_skip_lsn(subid, skip_lsn)
             origin = self._subscription.origin_name
@@ -138,14 +144,16 @@ class Applier:
             with begin_commit(self._connection, "begin", self._root) as commit:
                 commit.forget_sole_writer(origin)
 
-    def catch_up(self, table: SubscriptionRelation, work: TableWork, position: int) -> None:
+    def catch_up(
+        self, table: SubscriptionRelation, work: TableWork, batch: Batch, position: int
+    ) -> None:
         """Bring a copied table to the stream's position: state s, the origin stays.
 
         FailedChangeError when a change cannot be applied.
         """
         self._published.look()
         with begin_commit(self._connection, "catch up", self._root) as commit:
-            self._write(commit, [work])
+            self._write(commit, [work], batch)
             commit.set_relation_state(
                 self._subscription.oid, table.relid, TableState.SYNCDONE, position
             )
@@ -167,21 +175,22 @@ class Applier:
             except RelationMismatchError as error:
                 _raise_at_first(error, work)
 
-    def _write(self, commit: Commit, works: Sequence[TableWork]) -> None:
+    def _write(self, commit: Commit, works: Sequence[TableWork], batch: Batch) -> None:
+        commits = Commits(self._subscription.oid, batch.transactions())
         targets = self._all_targets(commit, works)
         with self._session() as session:
             tables = lock_settled(session, commit, [target.relid for target in targets])
             tables = follow_definitions(session, commit, tables)
         reach(Failpoint.APPLY_TABLES_LOCKED)
         with ThreadPoolExecutor(CONCURRENT_TABLES, "apply") as threads:
-            results = threads.map(lambda t: self._apply_one(commit, t, tables), targets)
+            results = threads.map(lambda t: self._apply_one(commit, t, tables, commits), targets)
             for target, applied in zip(targets, results, strict=True):
                 if applied is not None:
                     _record(commit, tables[target.relid], applied)
         for target in targets:
-            missing = target.missing
-            commit.count_missing(self._subscription.oid, missing.updates, missing.deletes)
-            _log_missing(tables[target.relid], missing)
+            published = target.published
+            record_conflicts(self._connection, self._subscription.oid, published, target.conflicts)
+            log_conflicts(self._subscription.origin_name, published, target.conflicts)
         reach(Failpoint.APPLY_ALL_COMMITTED)
 
     def _all_targets(self, commit: Commit, works: Sequence[TableWork]) -> list[Target]:
@@ -205,12 +214,12 @@ class Applier:
         return targets
 
     def _apply_one(
-        self, commit: Commit, target: Target, tables: dict[int, LakeTable]
+        self, commit: Commit, target: Target, tables: dict[int, LakeTable], commits: Commits
     ) -> Applied | None:
         table = tables[target.relid]
         siblings = tuple(tables[relid] for relid in target.siblings)
         work = target.work
-        batch = TableBatch(work.files, work.from_lsn, work.to_lsn, target.only, siblings)
+        batch = TableBatch(work.files, work.from_lsn, work.to_lsn, target.only, siblings, commits)
         with self._session() as session:
             try:
                 applied = apply_changes(
@@ -220,7 +229,8 @@ class Applier:
                     commit.metadata,
                     target.origin,
                     target.defaults,
-                    target.missing,
+                    target.conflicts,
+                    Policy(self._subscription.on_conflict),
                 )
             except CHANGE_ERRORS as error:
                 values = default_values(session, target.defaults)
@@ -233,20 +243,35 @@ class Applier:
 
     def _targets(self, work: TableWork) -> list[Target]:
         table = self._table(work.name)
+        leaves: list[tuple[LakeTable, str | None]] = [(table, None)]
+        if table.kind == "p":
+            leaves = leaf_partitions(self._connection, table.relid, self._root)
+        relids = tuple(leaf.relid for leaf, _ in leaves)
+        self._require_privileges(work, table, relids)
         published = {c.name for file in work.files for c in file.relation.columns}
-        values = column_defaults(self._connection, table, published)
+        role = acting_role(self._connection, self._subscription, table.relid)
+        values = column_defaults(self._connection, table, published, role)
         defaults = spark_literals(table, values)
         all_is_sent = self._published.all_is_sent(table.relid, work.from_lsn)
         origin = self._subscription.origin_name if all_is_sent else None
         if table.kind == "r":
-            return [Target(table.relid, work, None, (), defaults, origin)]
-        leaves = [
+            return [Target(table.relid, work, None, (), defaults, origin, table)]
+        parts = [
             (leaf, None if only is None else leaf_predicate(self._connection, leaf, only))
-            for leaf, only in leaf_partitions(self._connection, table.relid, self._root)
+            for leaf, only in leaves
         ]
-        self._check_routed(table, work, leaves, defaults)
-        relids = tuple(leaf.relid for leaf, _ in leaves)
-        return [Target(leaf.relid, work, only, relids, defaults, origin) for leaf, only in leaves]
+        self._check_routed(table, work, parts, defaults)
+        return [
+            Target(leaf.relid, work, only, relids, defaults, origin, table) for leaf, only in parts
+        ]
+
+    def _require_privileges(self, work: TableWork, table: LakeTable, relids: Sequence[int]) -> None:
+        """FailedChangeError for the first change that the subscription may not do."""
+        denied = denied_changes(self._connection, self._subscription, table.relid, relids)
+        if denied:
+            change = first_of(TableBatch(work.files, work.from_lsn, work.to_lsn), denied)
+            if change is not None:
+                raise FailedChangeError(denied[change.op], change) from None
 
     def _check_routed(
         self,
@@ -300,19 +325,3 @@ def _raise_at_first(error: PenstockError, work: TableWork) -> None:
     change = first_change(TableBatch(work.files, work.from_lsn, work.to_lsn))
     if change is not None:
         raise FailedChangeError(error, change) from error
-
-
-def _log_missing(table: LakeTable, missing: Missing) -> None:
-    """PostgreSQL 18's messages (conflict.c), one for all changes of a kind in the batch."""
-    kinds = (("update", "updated", missing.updates), ("delete", "deleted", missing.deletes))
-    for kind, done, count in kinds:
-        if count:
-            log.info(
-                'conflict detected on relation "%s.%s": conflict=%s_missing\n'
-                "DETAIL:  Could not find the row to be %s. (%d changes)",
-                table.schema,
-                table.name,
-                kind,
-                done,
-                count,
-            )

@@ -5,11 +5,16 @@ PostgreSQL fills such columns with their default, row by row.  Here the control 
 a default once per batch, which is the same for constants and for stable functions.  A volatile
 default (random(), nextval()), an identity and a generated column would need a value per row: apply
 stops with 0A000, rather than giving all rows one value.
+
+As in PostgreSQL, a default is computed with the rights of the role that apply acts as, not with the
+node's.  A function of a user could take those back (it may set the role), so it is refused, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+
+from psycopg import sql
 
 from penstock.change.relation import LakeTable
 from penstock.control.connect import ControlConnection
@@ -25,36 +30,42 @@ FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum
 WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s)
     AND (d.oid IS NOT NULL OR a.attidentity <> '')
 """
-_VOLATILE = "SELECT EXISTS (SELECT FROM pg_proc WHERE oid = ANY (%s::oid[]) AND provolatile = 'v')"
+_VARIES = """
+SELECT EXISTS (SELECT FROM pg_proc WHERE oid = ANY (%s::oid[])
+               AND (provolatile = 'v' OR oid >= 16384))  -- FirstNormalObjectId"""
 
 
 def column_defaults(
-    conn: ControlConnection, table: LakeTable, published: Iterable[str]
+    conn: ControlConnection, table: LakeTable, published: Iterable[str], role: str
 ) -> dict[str, str]:
     """Text form of the default of each column that is not published; nulls are left out.
 
-    FeatureNotSupportedError (0A000) for a default that has a value of its own for each row.
+    ``role`` is who computes them.  FeatureNotSupportedError (0A000) for a default that has a value
+    of its own for each row.
     """
     rows = conn.execute(_EXTRA, [table.relid, list(published)]).fetchall()
     values = {}
     for name, expression, by_row in rows:
-        if by_row or _is_volatile(conn, expression):
+        if by_row or _varies(conn, expression):
             raise FeatureNotSupportedError(
                 f'column "{name}" of logical replication target relation'
                 f' "{table.schema}.{table.name}" is not published, and its default is not a'
                 " constant",
                 hint=f"ALTER TABLE ... ALTER COLUMN {quote_pg(name)} DROP DEFAULT.",
             )
-        row = conn.execute(f"SELECT ({expression})::text".encode()).fetchone()
+        with conn.transaction():
+            conn.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
+            row = conn.execute(f"SELECT ({expression})::text".encode()).fetchone()
+            conn.execute("SET LOCAL ROLE NONE")
         if row is not None and row[0] is not None:
             values[name] = row[0]
     return values
 
 
-def _is_volatile(conn: ControlConnection, expression: str) -> bool:
+def _varies(conn: ControlConnection, expression: str) -> bool:
     row = conn.execute("SELECT penstock.analysed(%s, '{}')", [f"SELECT {expression}"]).fetchone()
     functions = needs(parse_nodes(row[0] if row else "()")).functions
-    found = conn.execute(_VOLATILE, [list(functions)]).fetchone()
+    found = conn.execute(_VARIES.encode(), [list(functions)]).fetchone()
     return bool(found and found[0])
 
 

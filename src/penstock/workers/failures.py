@@ -21,6 +21,7 @@ import psycopg
 from penstock.apply.failing import FailedChangeError
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription
+from penstock.control.conflict_log import log_error_once
 from penstock.control.connect import ControlConnection, connect
 from penstock.errors import ConnectionLostError, PenstockError, UniqueViolationError
 from penstock.lsn import format_lsn
@@ -49,13 +50,22 @@ class Stage(StrEnum):
 
 def add_context(error: FailedChangeError, origin: str, transaction: Transaction) -> None:
     """Give the error the CONTEXT that PostgreSQL's apply worker has."""
-    relation = error.change.relation
-    place = f" {error.where}" if error.where else ""
-    error.where = (
+    relation = f"{error.change.relation.schema}.{error.change.relation.name}"
+    error.where = context(
+        error.change.op, origin, relation, transaction.xid, transaction.commit_lsn, error.where
+    )
+
+
+def context(
+    op: str, origin: str, relation: str, xid: int | None, commit_lsn: int, place: str | None = None
+) -> str:
+    """The CONTEXT of a change; ``relation`` is its qualified name, ``place`` is inside of it."""
+    inside = f" {place}" if place else ""
+    return (
         f'processing remote data for replication origin "{origin}"'
-        f' during message type "{_MESSAGE_TYPES[error.change.op]}"'
-        f' for replication target relation "{relation.schema}.{relation.name}"{place}'
-        f" in transaction {transaction.xid}, finished at {format_lsn(transaction.commit_lsn)}"
+        f' during message type "{_MESSAGE_TYPES[op]}"'
+        f' for replication target relation "{relation}"{inside}'
+        f" in transaction {xid}, finished at {format_lsn(commit_lsn)}"
     )
 
 
@@ -64,20 +74,6 @@ def conflict(error: Exception) -> str | None:
     if isinstance(error, FailedChangeError) and error.sqlstate == UniqueViolationError.sqlstate:
         return _EXISTS.get(error.change.op)
     return None
-
-
-def log_conflict(error: FailedChangeError) -> None:
-    """PostgreSQL 18's message about a conflict, beside the error, which is that of 15 to 17."""
-    kind = conflict(error)
-    if kind is not None:
-        relation = error.change.relation
-        log.info(
-            'conflict detected on relation "%s.%s": conflict=%s\nDETAIL:  %s',
-            relation.schema,
-            relation.name,
-            kind,
-            error.detail,
-        )
 
 
 def record_error(
@@ -96,6 +92,8 @@ def record_error(
                 _keep(connection, subscription.oid, error)
                 if counts:
                     _count(connection, subscription.oid, f"{stage}_error_count", conflict(error))
+                if isinstance(error, FailedChangeError) and error.conflict is not None:
+                    log_error_once(connection, subscription.oid, *error.conflict)
                 if disables:
                     connection.execute(
                         "UPDATE pg_subscription SET subenabled = false WHERE oid = %s::oid",

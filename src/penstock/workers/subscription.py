@@ -54,12 +54,12 @@ from penstock.sync.work import (
     trim_position,
 )
 from penstock.workers.apply import Applier
+from penstock.workers.conflicts import log_conflict
 from penstock.workers.context import WorkerContext
 from penstock.workers.failures import (
     Stage,
     add_context,
     forget_error,
-    log_conflict,
     record_error,
 )
 from penstock.workers.reporting import WorkerReport, lsn_text
@@ -137,7 +137,8 @@ class SubscriptionWorker:
         )
         stage = Stage.CONNECT if self._attempt is None else self._attempt.stage
         if isinstance(error, FailedChangeError):
-            log_conflict(error)
+            if error.conflict is not None:
+                log_conflict(self.subscription.origin_name, *error.conflict)
             self._suspect_lsn = error.change.commit_lsn
         if record_error(self._context.control, self.subscription, error, stage):
             log.info(
@@ -295,7 +296,7 @@ class Attempt:
         work, batch = missed
         log.info('table "%s.%s" catches up', table.schema, table.name)
         try:
-            applier.catch_up(table, work, self._applied)
+            applier.catch_up(table, work, batch, self._applied)
         except FailedChangeError as error:
             self._add_context(error, batch)
             raise

@@ -50,6 +50,7 @@ from penstock.lake.tables import append_files, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
+from penstock.workers.privileges import acting_role, check_copy
 from penstock.workers.published import Known, keep
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
@@ -156,10 +157,11 @@ class TableSync:
                 default_user=context.publisher_user,
             )
             begun = time.monotonic()
+            last_change = (subscription.oid, time.time_ns() // 1000)
             copied = run_copy(
                 self._session(),
                 packs,
-                Source(conninfo, snapshot.name),
+                Source(conninfo, snapshot.name, last_change),
                 context.settings.max_sync_workers_per_subscription,
                 self._progress,
                 self._stopping,
@@ -184,6 +186,8 @@ class TableSync:
         """State d, and a Delta table for each target that has none."""
         root = self._context.settings.lake_path
         with begin_commit(conn, "copy", root) as commit:
+            for relid in self._tables:
+                check_copy(conn, self._subscription, relid)
             for table in self._tables.values():
                 commit.set_relation_state(self._subscription.oid, table.relid, TableState.DATASYNC)
                 for leaf in _leaf_relids(conn, table.relid, commit):
@@ -209,7 +213,9 @@ class TableSync:
         if table.relid in self._known:
             known = self._known[table.relid]
             self._known[table.relid] = replace(known, columns=frozenset(names))
-        return TableCopy(published, lake, tuple(leaves), column_defaults(conn, lake, names))
+        role = acting_role(conn, self._subscription, lake.relid)
+        defaults = column_defaults(conn, lake, names, role)
+        return TableCopy(published, lake, tuple(leaves), defaults)
 
     def _progress(self, relid: int, rows: int) -> None:
         self._rows[relid] += rows
