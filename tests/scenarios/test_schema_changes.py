@@ -43,7 +43,7 @@ def _renamed(both: Triple) -> None:
         "UPDATE sc_col SET w = 'uno' WHERE id = 1",
     )
     both.mended("ALTER TABLE sc_col RENAME COLUMN v TO w")
-    both.same("SELECT * FROM sc_col")
+    both.caught_up()
 
 
 def _added(both: Triple) -> None:
@@ -56,26 +56,20 @@ def _added(both: Triple) -> None:
         "ALTER SUBSCRIPTION sc DISABLE; ALTER TABLE sc_col ADD COLUMN c int DEFAULT 7;"
         "ALTER TABLE sc_col ALTER COLUMN c DROP DEFAULT; ALTER SUBSCRIPTION sc ENABLE"
     )
-    both.same("SELECT id, w, n, c FROM sc_col")
+    both.caught_up()
     both.fails(
         MISSING.format("sc_col", "s"),
         "ALTER TABLE sc_col ADD COLUMN s serial; INSERT INTO sc_col VALUES (5, 'five', 5);",
     )
     both.mended("ALTER TABLE sc_col ADD COLUMN s int")
     both.same("SELECT id, w, n, c, s FROM sc_col")
-    both.fails(
-        MISSING.format("sc_col", "t"),
-        "ALTER TABLE sc_col RENAME COLUMN c TO t; INSERT INTO sc_col VALUES (6, 'six', 6, 6)",
-    )
-    both.mended("ALTER TABLE sc_col RENAME COLUMN c TO t")
-    both.same("SELECT id, w, n, t, s FROM sc_col")
 
 
 def _dropped(both: Triple) -> None:
     """A dropped column stays here; one that is added in its place is followed."""
     both.publisher.psql(
         "ALTER TABLE sc_col DROP COLUMN s; INSERT INTO sc_col VALUES (7, 'seven', 7, 7);"
-        "UPDATE sc_col SET w = 'III' WHERE id = 3; ALTER TABLE sc_col DROP COLUMN t,"
+        "UPDATE sc_col SET w = 'III' WHERE id = 3; ALTER TABLE sc_col DROP COLUMN c,"
         " ADD COLUMN u date DEFAULT '2026-01-01'; INSERT INTO sc_col VALUES (8, 'eight', 8, NULL);"
         "DELETE FROM sc_col WHERE id = 2"
     )
@@ -83,7 +77,7 @@ def _dropped(both: Triple) -> None:
         "ALTER SUBSCRIPTION sc DISABLE; ALTER TABLE sc_col ADD COLUMN u date DEFAULT '2026-01-01';"
         "ALTER SUBSCRIPTION sc ENABLE"
     )
-    both.same("SELECT id, w, n, s, t, u FROM sc_col")
+    both.same("SELECT id, w, n, s, c, u FROM sc_col")
 
 
 def _altered(both: Triple) -> None:
@@ -138,7 +132,7 @@ def _table_renamed(both: Triple) -> None:
         "ALTER TABLE st_a RENAME TO st_new; INSERT INTO st_new VALUES (3, 'three')",
     )
     both.mended("ALTER TABLE st_a RENAME TO st_new")
-    both.same("SELECT * FROM st_new")
+    both.caught_up()
     both.fails(
         'logical replication target relation "public.st_a" does not exist',
         "ALTER TABLE st_new RENAME TO st_a; UPDATE st_a SET v = 'x' WHERE id = 1",
