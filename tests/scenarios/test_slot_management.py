@@ -150,7 +150,7 @@ def test_a_disabled_subscription_rests_and_goes_on(publisher_db: Database, node:
 
 @pytest.mark.parametrize(
     "option",
-    ["binary = true"],
+    ["retain_dead_tuples = true"],
 )
 def test_options_that_the_workers_do_not_honour_are_refused(
     option: str, publisher_db: Database, node: Node

@@ -7,14 +7,22 @@ import struct
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from types import EllipsisType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.change.relation import Relation
 
-Value = bytes | str | EllipsisType | None
-"""Text, None for null, ``...`` for an unchanged TOAST value."""
+
+class Binary(NamedTuple):
+    """A value in binary form."""
+
+    content: bytes
+
+
+Value = bytes | str | Binary | EllipsisType | None
+"""Text or binary, None for null, ``...`` for an unchanged TOAST value."""
 
 
 def begin(commit_lsn: int, time_us: int = 0, xid: int = 7) -> bytes:
@@ -134,5 +142,7 @@ def _value(value: Value) -> bytes:
         return b"n"
     if isinstance(value, EllipsisType):
         return b"u"
+    if isinstance(value, Binary):
+        return b"b" + struct.pack(">I", len(value.content)) + value.content
     raw = value.encode() if isinstance(value, str) else value
     return b"t" + struct.pack(">I", len(raw)) + raw

@@ -21,6 +21,7 @@ from penstock.change import types
 from penstock.change.relation import Relation
 from penstock.errors import ProtocolError
 from penstock.pgoutput.messages import parse_relation
+from tests.support.reference_binary import binary_value
 
 
 class Refused(Exception):
@@ -41,7 +42,7 @@ class Reference:
         for message in messages:
             try:
                 self._message(message)
-            except (struct.error, IndexError, ProtocolError) as error:
+            except (struct.error, IndexError, ProtocolError, UnicodeDecodeError) as error:
                 raise Refused from error
         return self
 
@@ -68,8 +69,12 @@ class Reference:
             _require(len(message) == 6 + 4 * count)
             for oid in struct.unpack_from(f">{count}I", message, 6):
                 self._add(oid, "T", None, None, None)
+        elif kind == "Y":
+            strings = message[5:].split(b"\0")
+            _require(len(strings) == 3 and strings[2] == b"")
+            message[5:].decode()
         else:
-            _require(kind in "OYM")
+            _require(kind in "OM")
 
     def _row(self, kind: str, message: bytes) -> None:
         _require(self.begun is not None)
@@ -108,13 +113,16 @@ def _tuple(relation: Relation, message: bytes, at: int) -> tuple[dict[str, Any],
         values[column.name] = None
         if kind == b"u":
             unchanged.append(column.name)
-        elif kind == b"t":
+        elif kind in (b"t", b"b"):
             (size,) = struct.unpack_from(">I", message, at)
             text = message[at + 4 : at + 4 + size]
             _require(len(text) == size)
             at += 4 + size
             try:
-                values[column.name] = value(text.decode(), column.type_oid, column.typmod)
+                if kind == b"t":
+                    values[column.name] = value(text.decode(), column.type_oid, column.typmod)
+                else:
+                    values[column.name] = binary_value(text, column.type_oid, column.typmod)
             except (ValueError, ArithmeticError) as error:
                 raise Refused from error
         else:

@@ -60,6 +60,18 @@ def converted(values: list[Any], source: tuple[int, int], target: tuple[int, int
         (plain(types.DATE), plain(types.TIMESTAMP), [dt.date(2026, 1, 2)], [MIDNIGHT]),
         (plain(2950), plain(types.TEXT), ["a-uuid"], ["a-uuid"]),
         (plain(16500), plain(17000), ["an enum"], ["an enum"]),
+        (plain(16500), plain(types.INT4), ["7", None], [7, None]),
+        (plain(16500), plain(types.BOOL), ["t", None, "f"], [True, None, False]),
+        (plain(16500), plain(types.TEXT), ["a domain"], ["a domain"]),
+        (
+            plain(types.TEXT),
+            numeric(9, 2),
+            ["1.005", None, "-3"],
+            [Decimal("1.01"), None, Decimal("-3.00")],
+        ),
+        (plain(types.TEXT), numeric(38, 0), ["9" * 38], [Decimal("9" * 38)]),
+        (plain(types.TEXT), plain(types.DATE), ["2026-01-02", None], [dt.date(2026, 1, 2), None]),
+        (plain(types.TEXT), plain(1007), ["{1,NULL}", None], [[1, None], None]),
     ],
 )
 def test_conversions(
@@ -67,6 +79,12 @@ def test_conversions(
 ) -> None:
     """Each pair of types of the table in values.py gives what PostgreSQL's input functions give."""
     assert converted(values, source, target) == result
+
+
+def test_a_part_of_an_array_is_parsed_from_its_begin() -> None:
+    """Texts of a slice are its own."""
+    sent, held = Column("c", 16500, -1, False), LakeColumn(1, "c", types.INT4, -1, False)
+    assert convert(pa.array(["1", "2", "3"]).slice(1), sent, held).to_pylist() == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +95,13 @@ def test_conversions(
         (plain(types.TEXT), plain(types.VARCHAR, 3), "abcd", ValueNotHeldError, "22001"),
         (plain(types.TEXT), plain(types.INT4), "forty", InvalidTextError, "22P02"),
         (plain(types.TEXT), plain(2950), "no uuid", FeatureNotSupportedError, "0A000"),
+        (plain(types.TEXT), numeric(9, 2), "NaN", ValueNotHeldError, "22003"),
+        (plain(types.TEXT), numeric(4, 2), "99.999", ValueNotHeldError, "22003"),
+        (plain(types.TEXT), numeric(4, 2), "1,5", InvalidTextError, "22P02"),
+        (plain(types.TEXT), plain(types.DATE), "0044-03-15 BC", ValueNotHeldError, "22003"),
+        (plain(types.TEXT), plain(types.TIMESTAMP), "yesterday", InvalidTextError, "22P02"),
+        (plain(types.TEXT), plain(1007), "{{1}}", ValueNotHeldError, "22003"),
+        (plain(16500), plain(types.INT4), "sad", InvalidTextError, "22P02"),
         (plain(types.FLOAT8), plain(types.INT4), 1.5, FeatureNotSupportedError, "0A000"),
     ],
 )

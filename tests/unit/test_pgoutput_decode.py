@@ -217,11 +217,30 @@ def test_wrong_messages_are_protocol_errors(messages: list[bytes]) -> None:
         decode(*messages)
 
 
-def test_binary_values_are_refused() -> None:
-    """Values in binary format are not supported, and said to be so."""
-    binary = ROW.replace(b"t\0\0\0\1a", b"b\0\0\0\1a")
-    with pytest.raises(FeatureNotSupportedError, match="binary"):
-        decode(wire.begin(8), *INTRO, binary)
+def test_a_binary_value_whose_form_is_not_known() -> None:
+    """It is refused with its table, column and transaction, and what mends it."""
+    relation = Relation(7, "s", "t", "d", (Column("c", 20000, -1, key=False),))
+    change = wire.insert(7, [wire.Binary(b"?")])
+    with pytest.raises(FeatureNotSupportedError, match="20000") as caught:
+        decode(*wire.transaction(8, wire.describe(relation), change))
+    for part in ('"s.t"', '"c"', "0/8", "binary = false"):
+        assert part in str(caught.value)
+
+
+def test_both_forms_of_a_column_in_one_buffer() -> None:
+    """What was prepared before ``binary`` was changed comes beside what is sent after that."""
+    relation = Relation(7, "s", "t", "d", (Column("c", 23, -1, True), Column("l", 1009, -1, False)))
+    array = bytes.fromhex("00000001000000000000001900000001000000010000000178")
+    rows: list[tuple[wire.Value, wire.Value]]
+    rows = [("5", "{y}"), (wire.Binary(b"\0\0\0\6"), wire.Binary(array)), (None, None)]
+    changes = [wire.insert(7, row) for row in rows]
+    ((_, table),) = decode(*wire.transaction(8, wire.describe(relation), *changes)).tables
+    table.validate(full=True)
+    assert [tuple(row["new"].values()) for row in table.to_pylist()] == [
+        (5, ["y"]),
+        (6, ["x"]),
+        (None, None),
+    ]
 
 
 def test_errors_name_the_relation_and_the_position() -> None:

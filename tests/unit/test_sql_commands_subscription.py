@@ -76,6 +76,17 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
     assert command.boolean("copy_data", True) is True
 
 
+def test_the_options_of_value_mapping() -> None:
+    """They are kept for us and taken out of what PostgreSQL sees."""
+    command = subscription(f"{CREATE} WITH (numeric_as = TEXT, binary = on, infinity_as = 'clamp')")
+    assert command.mapping == {"numeric_as": "text", "infinity_as": "clamp"}
+    assert command.sql is not None
+    assert "_as" not in command.sql
+    assert command.boolean("binary", False)
+    command = subscription("ALTER SUBSCRIPTION s SET (array_as = list, datetime_as = text)")
+    assert (command.sql, command.mapping) == (None, {"array_as": "list", "datetime_as": "text"})
+
+
 @pytest.mark.parametrize(
     ("options", "sqlstate"),
     [
@@ -87,10 +98,13 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("on_conflict = newest", "22023"),
         ("on_conflict", "22023"),
         ("on_conflict = error, on_conflict = error", "42601"),
-        ("binary = on", "0A000"),
-        ("binary = 01", "0A000"),
-        ("binary = +0x1", "0A000"),
-        ("binary = E'\\x6fn'", "42601"),
+        ("numeric_as = float", "22023"),
+        ("infinity_as", "22023"),
+        ("array_as = list, array_as = list", "42601"),
+        ("retain_dead_tuples = on", "0A000"),
+        ("retain_dead_tuples = 01", "0A000"),
+        ("retain_dead_tuples = +0x1", "0A000"),
+        ("retain_dead_tuples = E'\\x6fn'", "42601"),
     ],
 )
 def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -> None:
@@ -106,6 +120,7 @@ def test_wrong_or_unsupported_options_are_refused(options: str, sqlstate: str) -
     [
         "two_phase = false",
         "binary = off",
+        "binary = on",
         "origin = any",
         "run_as_owner = true",
         "origin = none",

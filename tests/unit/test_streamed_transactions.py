@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.change.mapping import TYPED
 from penstock.change.relation import Column, Relation
 from penstock.client.chunks import ChunkBuilder, ChunkQueue
-from penstock.client.stager import Stager
+from penstock.client.stager import Decoding, Stager
 from penstock.client.streamed import FOLDER, StreamedTransactions
 from penstock.errors import DiskFullError, ProtocolError
 from penstock.pgoutput.decode import Decoded, Decoder
+from penstock.pgoutput.forms import ask_nobody
 from penstock.staging.log import StagingLog
 from penstock.staging.segment import Segment
 from tests.support import pgoutput_bytes as wire
@@ -249,7 +251,9 @@ def test_the_end_of_the_stream_does_not_wait_for_a_large_transaction(tmp_path: P
     log = ClosingLog(tmp_path)
     log.queue = ChunkQueue()
     failed: list[Exception] = []
-    stager = Stager(log.queue, log, lambda: 0, lambda: None, failed.append)
+    stager = Stager(
+        log.queue, log, lambda: 0, lambda: None, failed.append, Decoding(TYPED, ask_nobody)
+    )
     builder = ChunkBuilder()
     wide = wire.insert(5, ["1", "x" * 1024 * 1024])
     for message in [

@@ -14,19 +14,25 @@ refused before anything is changed.
     float4               float8               through the text form: 1.1 stays 1.1
     numeric              numeric              rounded half away from zero, range checked
     text, varchar, char  int*                 parsed
+    text, user-defined   any that is typed    parsed, where the text is in the type's output form
     date                 timestamp            midnight
     any that is text     text, varchar        the text form that the lake holds anyway
     an enum or domain    an enum or domain    the text form
+
+User-defined types come as text: a domain's column can have the type below it here.  Text that is
+no text on the publisher is what numeric_as and the like have made of it (change/mapping.py).
 """
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change import types
+from penstock.change.mapping import DATES_AND_TIMES, option_for, shortened
 from penstock.change.relation import Column, LakeColumn
 from penstock.errors import (
     FeatureNotSupportedError,
@@ -34,6 +40,7 @@ from penstock.errors import (
     NotNullViolationError,
     ValueNotHeldError,
 )
+from penstock.pgoutput import columns
 
 _TEXTS = {types.TEXT, types.VARCHAR, types.BPCHAR, types.CHAR, types.NAME}
 _INTS = {types.INT2: "smallint", types.INT4: "integer", types.INT8: "bigint"}
@@ -44,11 +51,13 @@ _FIRST_USER_OID = 16384
 def check_convertible(source: Column, target: LakeColumn, relation: str) -> None:
     """FeatureNotSupportedError (0A000) when values of these types are not converted here."""
     if not _convertible(source.type_oid, target.type_oid):
+        option = option_for(source.type_oid) if target.type_oid in _TEXTS else None
         raise FeatureNotSupportedError(
             f'column "{target.name}" of "{relation}" has another type on the publisher',
             detail=f"Values of the type with OID {source.type_oid} are not converted to the type"
             f" with OID {target.type_oid} by the lake.",
-            hint="Give the lake's column the publisher's type.",
+            hint="Give the lake's column the publisher's type"
+            + (f", or ALTER SUBSCRIPTION ... SET ({option} = text)." if option else "."),
         )
 
 
@@ -61,6 +70,8 @@ def convert(values: pa.Array, source: Column, target: LakeColumn) -> pa.Array:
     same = (source.type_oid, source.typmod) == (target.type_oid, target.typmod)
     if same:
         return values
+    if _is_parsed(source.type_oid, target.type_oid):
+        return _parsed(values, target)
     wanted = types.arrow_type(target.type_oid, target.typmod)
     try:
         converted = _converted(values, source.type_oid, target.type_oid, wanted)
@@ -92,11 +103,68 @@ def _convertible(source: int, target: int) -> bool:
     if target in _TEXTS:
         held_as_text = pa.types.is_string(types.arrow_type(source, -1))
         return held_as_text or source in _INTS or source == types.BOOL
+    if _is_parsed(source, target):
+        return True
     if target in _INTS:
         return source in _INTS or source in _TEXTS
     if target == types.NUMERIC or target in _FLOATS:
         return source in _INTS or (source, target) == (types.FLOAT4, types.FLOAT8)
     return (source, target) == (types.DATE, types.TIMESTAMP)
+
+
+def _is_parsed(source: int, target: int) -> bool:
+    """Whether values come as text and their type's output form is read."""
+    if source >= _FIRST_USER_OID:
+        return target not in _TEXTS and not pa.types.is_string(types.arrow_type(target, -1))
+    return source in _TEXTS and (
+        target in (types.NUMERIC, *DATES_AND_TIMES) or target in types.ARRAY_ELEMENTS
+    )
+
+
+def _parsed(values: pa.Array, target: LakeColumn) -> pa.Array:
+    """Texts as values of a typed column."""
+    cells = _cells(values)
+    try:
+        return columns.to_array(cells, target.type_oid, target.typmod)
+    except columns.UnreadableValue as error:
+        if target.type_oid == types.NUMERIC and error.not_held:
+            return _rounded(values, target)
+        raise _text_error(cells.text(error.index), error.not_held, target) from error
+
+
+def _rounded(values: pa.Array, target: LakeColumn) -> pa.Array:
+    """Numerics with more digits behind the point than the column has, as numeric_in rounds them."""
+    cells = _cells(values)
+    wanted = types.numeric_type(target.typmod)
+    try:
+        exact = columns.to_array(cells, types.NUMERIC, -1)
+        return pc.cast(pc.round(exact, wanted.scale, round_mode="half_towards_infinity"), wanted)
+    except (columns.UnreadableValue, pa.ArrowInvalid) as error:
+        index = error.index if isinstance(error, columns.UnreadableValue) else 0
+        raise _text_error(cells.text(index), True, target) from error
+
+
+def _cells(values: pa.Array) -> columns.Cells:
+    """Where the texts of an array are."""
+    _, offsets, text = values.buffers()
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+    return columns.Cells(
+        np.frombuffer(text, np.uint8) if text else np.zeros(0, np.uint8),
+        np.where(missing, -1, ends[:-1]).astype(np.int32),
+        np.where(missing, 0, np.diff(ends)).astype(np.int32),
+    )
+
+
+def _text_error(text: str, is_not_held: bool, target: LakeColumn) -> Exception:
+    if is_not_held:
+        return ValueNotHeldError(
+            f'value "{shortened(text)}" cannot be held by the lake\'s column "{target.name}"',
+            hint="Give the lake's column the type text.",
+        )
+    return InvalidTextError(
+        f'invalid input syntax for the type of column "{target.name}": "{shortened(text)}"'
+    )
 
 
 def _converted(values: pa.Array, source: int, target: int, wanted: pa.DataType) -> pa.Array:

@@ -58,6 +58,42 @@ ARRAY_ELEMENTS: dict[int, int] = {
 """Array type -> element type, for the arrays that become lists; other arrays stay text."""
 
 
+KEPT_AS_TEXT: dict[str, int] = {
+    "bit": 1560,
+    "box": 603,
+    "cidr": 650,
+    "circle": 718,
+    "daterange": 3912,
+    "inet": 869,
+    "int4range": 3904,
+    "int8range": 3926,
+    "interval": 1186,
+    "json": 114,
+    "jsonb": 3802,
+    "jsonpath": 4072,
+    "line": 628,
+    "lseg": 601,
+    "macaddr": 829,
+    "macaddr8": 774,
+    "money": 790,
+    "numrange": 3906,
+    "path": 602,
+    "pg_lsn": 3220,
+    "point": 600,
+    "polygon": 604,
+    "time": 1083,
+    "timetz": 1266,
+    "tsquery": 3615,
+    "tsrange": 3908,
+    "tstzrange": 3910,
+    "tsvector": 3614,
+    "uuid": 2950,
+    "varbit": 1562,
+    "xml": 142,
+}
+"""PostgreSQL's types that are kept in their text form and are no strings, by name."""
+
+
 def arrow_type(type_oid: int, typmod: int) -> pa.DataType:
     """The Arrow type that holds values of a PostgreSQL type.
 
@@ -82,6 +118,7 @@ def numeric_type(typmod: int) -> pa.Decimal128Type:
         raise FeatureNotSupportedError(
             f"type numeric({precision},{scale}) is not supported by the lake",
             detail=f"The lake's decimals have at most {MAX_DECIMAL_DIGITS} digits.",
-            hint="Use a numeric with fewer digits, or text.",
+            hint="Use a numeric with fewer digits, or text, which a subscription makes of it with"
+            " numeric_as = text.",
         )
     return pa.decimal128(digits, max(scale, 0))

@@ -96,6 +96,8 @@ class TableCopy:
     leaves: tuple[Leaf, ...]
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Text form of the defaults of columns that are not published; others become null."""
+    clamp: bool = False
+    """Whether infinite dates and times become the first and the last that the lake holds."""
 
 
 def copy_packs(tables: Iterable[TableCopy], readers: int) -> list[Pack]:
@@ -126,13 +128,13 @@ class _Selection:
         for place, (source, target) in enumerate(matched):
             item, check = _item(source, target)
             items.append(item)
-            columns.append(_copy_column(source, target))
+            columns.append(_copy_column(source, target, table.clamp))
             if check is not None:
                 checks.append((place, check))
         for column in table.lake.columns:
             if column.name in table.defaults:
                 items.append(_constant(table.defaults[column.name], column))
-                columns.append(_copy_column(_as_text(column), column))
+                columns.append(_copy_column(_as_text(column), column, table.clamp))
         self._items = [*items, *(check for _, check in checks)]
         if table.lake.kind == "p":
             self._items.append(_leaf_number(table))
@@ -202,14 +204,14 @@ def _leaf_number(table: TableCopy) -> str:
     return f"CASE {' '.join(branches)} END" if branches else "NULL::pg_catalog.int4"
 
 
-def _copy_column(source: Column, target: LakeColumn) -> CopyColumn:
+def _copy_column(source: Column, target: LakeColumn, clamp: bool) -> CopyColumn:
     longest = None
     if target.type_oid in (types.VARCHAR, types.BPCHAR) and target.typmod >= 4:
         bounded = source.type_oid in (types.VARCHAR, types.BPCHAR) and source.typmod >= 4
         if not (bounded and source.typmod <= target.typmod):
             longest = target.typmod - 4
     kind = types.arrow_type(target.type_oid, target.typmod)
-    return CopyColumn(target.name, kind, target.not_null, longest)
+    return CopyColumn(target.name, kind, target.not_null, longest, clamp)
 
 
 def _item(source: Column, target: LakeColumn) -> tuple[str, str | None]:

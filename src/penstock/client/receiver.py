@@ -19,8 +19,7 @@ reads nothing, but still sends status updates, so the publisher does not drop th
 
 A receiver is one connection: after its end another is made.  What was received and not staged is
 sent again by the publisher then.  Large transactions come while they are in progress when the
-subscription has ``streaming``; they are spooled until their end (streamed.py).  Values come in
-text form.
+subscription has ``streaming``; they are spooled until their end (streamed.py).
 
 A publication that does not exist any more ends the stream: PostgreSQL 18 only warns, inside the
 stream, and goes on without its rows.
@@ -33,7 +32,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -41,6 +40,7 @@ from enum import StrEnum
 import psycopg
 from psycopg import pq
 
+from penstock.change.mapping import TYPED, ValueMapping
 from penstock.client.chunks import QUEUE_LIMIT, ChunkBuilder, ChunkQueue
 from penstock.client.connection import answers_within, open_publisher
 from penstock.client.contract import check_contract
@@ -55,7 +55,8 @@ from penstock.client.feedback import (
     status_update,
     xlog_position,
 )
-from penstock.client.stager import Stager
+from penstock.client.stager import Decoding, Stager
+from penstock.client.value_forms import publisher_forms
 from penstock.client.walsender import (
     end_replication,
     notice_error,
@@ -66,6 +67,7 @@ from penstock.client.walsender import (
 from penstock.errors import ConnectionLostError, ProtocolError
 from penstock.failpoints import Failpoint, reach
 from penstock.lsn import format_lsn
+from penstock.pgoutput.forms import Form
 from penstock.staging.log import StagingLog
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,8 @@ class ReceiverState(StrEnum):
 class StreamOptions:
     """What a subscription's stream is; times are seconds, ``queue_limit`` bytes.
 
-    ``origin``: any or none.  ``streaming``: off, on or parallel.
+    ``origin``: any or none.  ``streaming``: off, on or parallel.  ``binary``: ask for values in
+    binary form.
     """
 
     subscription: str
@@ -108,6 +111,8 @@ class StreamOptions:
     publications: Sequence[str]
     origin: str = "any"
     streaming: str = "off"
+    binary: bool = False
+    mapping: ValueMapping = TYPED
     default_user: str | None = None
     password_required: bool = False
     status_interval: float = 10.0
@@ -142,7 +147,8 @@ class Receiver:
         self._applied = applied
         self._builder = ChunkBuilder()
         self._queue = ChunkQueue(options.queue_limit)
-        self._stager = Stager(self._queue, staging, applied, self.wake, self._fail)
+        decoding = Decoding(options.mapping, self._ask_forms)
+        self._stager = Stager(self._queue, staging, applied, self.wake, self._fail, decoding)
         self._progress = Progress(0)
         self._stopping = threading.Event()
         self._error: Exception | None = None
@@ -254,9 +260,20 @@ class Receiver:
             options.publications,
             options.origin,
             options.streaming,
+            binary=options.binary,
             enable_two_phase=enable_two_phase,
         )
         return start
+
+    def _ask_forms(self, oids: Collection[int]) -> Mapping[int, Form]:
+        options = self._options
+        return publisher_forms(
+            oids,
+            options.conninfo,
+            application_name=options.subscription,
+            default_user=options.default_user,
+            password_required=options.password_required,
+        )
 
     # The receiving thread.
 

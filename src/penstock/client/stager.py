@@ -16,15 +16,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
+from penstock.change.mapping import ValueMapping
 from penstock.client.chunks import ChunkQueue
 from penstock.client.streamed import StreamedTransactions
 from penstock.pgoutput.decode import Decoder
+from penstock.pgoutput.forms import Ask
 from penstock.staging.log import StagingLog
 
 LINGER = 0.1
 """Seconds.  An apply batch takes one or more, so it has ten segments or so to read, not hundreds;
 a synchronous commit on the publisher waits that much longer while apply is busy."""
+
+
+class Decoding(NamedTuple):
+    """What the decoder is told: how values are held, and whom to ask for their binary forms."""
+
+    mapping: ValueMapping
+    ask: Ask
 
 
 class Stager:
@@ -37,12 +47,14 @@ class Stager:
         applied: Callable[[], int],
         staged: Callable[[], None],
         failed: Callable[[Exception], None],
+        decoding: Decoding,
     ) -> None:
         self._queue = queue
         self._log = log
         self._applied = applied
         self._staged = staged
         self._failed = failed
+        self._decoding = decoding
         self._decoder = Decoder()
         self._streamed = StreamedTransactions(log.folder, log.advance)
         self._thread = threading.Thread(target=self._run, name="stager", daemon=True)
@@ -54,7 +66,7 @@ class Stager:
         publisher sends them again from their begin.
         """
         self._streamed.forget(after_lsn)
-        self._decoder = Decoder(after_lsn)
+        self._decoder = Decoder(after_lsn, *self._decoding)
         self._thread.start()
 
     @property

@@ -13,7 +13,7 @@ its next change (rel_sync_cache_publication_cb, rel_sync_cache_relation_cb in pg
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,8 +113,8 @@ class PublisherColumn:
 # The root of partitions has no missing value itself.
 _COLUMNS = """
 SELECT a.attname, a.attnum,
-    CASE WHEN a.atttypid < 16384 THEN pg_catalog.format_type(a.atttypid, a.atttypmod)
-         ELSE 'pg_catalog.text' END,
+    CASE WHEN a.atttypid < 16384 AND a.atttypid <> ALL (%s::pg_catalog.oid[])
+         THEN pg_catalog.format_type(a.atttypid, a.atttypmod) ELSE 'pg_catalog.text' END,
     (SELECT pg_catalog.min((m.attmissingval::pg_catalog.text::pg_catalog.text[])[1])
      FROM pg_catalog.pg_attribute m WHERE m.attname = a.attname AND NOT m.attisdropped
         AND (m.attrelid = a.attrelid OR m.attrelid IN (
@@ -124,7 +124,12 @@ WHERE a.attrelid = %s::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 
-def columns_now(connection: Connection, oid: int) -> dict[str, PublisherColumn]:
-    """The columns that a relation of the publisher has now, by name."""
-    rows = connection.execute(_COLUMNS, [oid]).fetchall()
+def columns_now(
+    connection: Connection, oid: int, as_text: Iterable[int]
+) -> dict[str, PublisherColumn]:
+    """The columns that a relation of the publisher has now, by name.
+
+    ``as_text`` are OIDs of types whose values are held as text.
+    """
+    rows = connection.execute(_COLUMNS, [list(as_text), oid]).fetchall()
     return {name: PublisherColumn(*column) for name, *column in rows}

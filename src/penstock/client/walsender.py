@@ -33,13 +33,15 @@ def start_replication(
     origin: str = "any",
     streaming: str = "off",
     *,
+    binary: bool = False,
     enable_two_phase: bool = False,
 ) -> None:
     """Enter copy mode; the connection does not block from then on.
 
     ``streaming`` is off, on or parallel; publishers before 16 do not know parallel and get on, and
-    they do not know ``origin`` (as in worker.c, set_stream_options).  ``enable_two_phase``
-    makes the slot send transactions at their PREPARE, for good.
+    they do not know ``origin`` (as in worker.c, set_stream_options).  With ``binary`` values come
+    as their types' send functions write them.  ``enable_two_phase`` makes the slot send
+    transactions at their PREPARE, for good.
 
     SlotError when the slot cannot be used, ObjectInUseError while another connection has it.
     """
@@ -55,6 +57,8 @@ def start_replication(
     # The replication grammar knows only doubled quotes inside a string.
     names = ",".join(quote_pg(name) for name in publications).replace("'", "''")
     options.append(f"publication_names '{names}'")
+    if binary:
+        options.append("binary 'true'")
     command = (
         f"START_REPLICATION SLOT {quote_pg(slot)} LOGICAL {format_lsn(start_lsn)}"
         f" ({', '.join(options)})"

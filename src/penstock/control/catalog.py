@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from psycopg.rows import dict_row
 
+from penstock.change.mapping import OPTIONS, ValueMapping
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.control.connect import ControlConnection
 from penstock.control.table_state import TableState
@@ -55,6 +56,17 @@ def committed_versions(conn: ControlConnection) -> dict[int, int]:
     """The committed Delta version of each relation that has a Delta table."""
     query = "SELECT relid::bigint, version FROM penstock.table_version WHERE version IS NOT NULL"
     return dict(conn.execute(query).fetchall())
+
+
+def committed_places(conn: ControlConnection, lake_root: Path) -> dict[int, tuple[str, int]]:
+    """Folder and committed Delta version of each relation that has a Delta table."""
+    query = """
+        SELECT relid::bigint, location, version FROM penstock.table_version
+        WHERE version IS NOT NULL AND location <> ''"""
+    return {
+        relid: (str(lake_root / location), version)
+        for relid, location, version in conn.execute(query).fetchall()
+    }
 
 
 def lake_table(conn: ControlConnection, relid: int, lake_root: Path) -> LakeTable:
@@ -125,6 +137,7 @@ class Subscription:
     create_tables: bool
     schema_changes: Literal["add", "error"]
     on_conflict: Literal["error", "apply_remote", "keep_local", "last_update_wins"]
+    mapping: ValueMapping
 
     @property
     def origin_name(self) -> str:
@@ -148,7 +161,11 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
                s.subsynccommit AS synchronous_commit,
                coalesce(o.create_tables, true) AS create_tables,
                coalesce(o.schema_changes, 'add') AS schema_changes,
-               coalesce(o.on_conflict, 'error') AS on_conflict
+               coalesce(o.on_conflict, 'error') AS on_conflict,
+               coalesce(o.numeric_as, 'decimal') AS numeric_as,
+               coalesce(o.datetime_as, 'timestamp') AS datetime_as,
+               coalesce(o.array_as, 'list') AS array_as,
+               coalesce(o.infinity_as, 'error') AS infinity_as
         FROM pg_subscription s JOIN pg_roles u ON u.oid = s.subowner
         LEFT JOIN penstock.subscription_option o ON o.subid = s.oid
         WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -156,6 +173,7 @@ def subscriptions(conn: ControlConnection) -> list[Subscription]:
     found = []
     for row in _rows(conn, query, []):
         row["publications"] = tuple(row["publications"])
+        row["mapping"] = ValueMapping(**{option: row.pop(option) for option in OPTIONS})
         found.append(Subscription(**row))
     return found
 

@@ -169,6 +169,8 @@ class ControlBackend:
         encoding = self.client_encoding
         values = [None if value is None else encode(value, encoding) for value in parameters]
         wanted = [
+            # What failed in a block left both behind, and a ROLLBACK must pass all the same.
+            (Step.CLOSE, requests.close(requests.PORTAL, OWN_NAME)),
             (Step.CLOSE, requests.close(requests.STATEMENT, OWN_NAME)),
             (Step.PARSE, requests.parse(OWN_NAME, encode(sql, encoding))),
             (Step.BIND, requests.bind(OWN_NAME, OWN_NAME, values)),

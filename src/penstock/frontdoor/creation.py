@@ -26,7 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.change.mapping import ValueMapping
+from penstock.change.types import arrow_type
 from penstock.client.connection import answers_within, open_publisher
+from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend
 from penstock.names import quote_pg, quote_pg_literal, quote_pg_qualified
 
@@ -150,8 +153,12 @@ def published_tables(
     ]
 
 
-async def create_missing(backend: Backend, tables: Sequence[TableDefinition]) -> Created:
+async def create_missing(
+    backend: Backend, tables: Sequence[TableDefinition], mapping: ValueMapping
+) -> Created:
     """Create those of the tables that do not exist, in the client's session.
+
+    Columns whose values the subscription holds as text are text.
 
     PostgreSQL's error when the role may not, 0A000 when the lake cannot hold a table.
     """
@@ -162,8 +169,12 @@ async def create_missing(backend: Backend, tables: Sequence[TableDefinition]) ->
         return Created()
     here = {table.schema for table, row in zip(tables, rows, strict=True) if row[0] == "t"}
     schemas = sorted({table.schema for table in missing} - here)
+    for table in missing:
+        _check_numerics(table, mapping)
     columns = [column for table in missing for column in table.columns]
     types = dict(zip(columns, await _local_types(backend, columns), strict=True))
+    as_text = [column for column in columns if column.base_oid in mapping.text_types]
+    types.update(dict.fromkeys(as_text, "text"))
     created = Created(
         tuple(quote_pg_qualified(table.schema, table.name) for table in missing),
         tuple(quote_pg(schema) for schema in schemas),
@@ -224,6 +235,17 @@ def _definition(
             continue
         columns.append(PublishedColumn(*(*row[2:10], row[11])))
     return TableDefinition(*name, tuple(columns), rows[0][12] if rows else 0)
+
+
+def _check_numerics(table: TableDefinition, mapping: ValueMapping) -> None:
+    """0A000 for a numeric with more digits than a decimal has, unless it is held as text."""
+    for column in table.columns:
+        if column.base_oid not in mapping.text_types:
+            try:
+                arrow_type(column.base_oid, column.base_typmod)
+            except FeatureNotSupportedError as error:
+                error.where = f'column "{column.name}" of table "{table.schema}.{table.name}"'
+                raise
 
 
 def _create_table(table: TableDefinition, types: dict[PublishedColumn, str]) -> str:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.change.mapping import OPTIONS, ValueMapping
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription, subscriptions
 from penstock.control.connect import connect
@@ -83,15 +84,27 @@ ON CONFLICT (subid) DO UPDATE SET
     create_tables = coalesce(%(create_tables)s::boolean, o.create_tables),
     schema_changes = coalesce(%(schema_changes)s, o.schema_changes),
     on_conflict = coalesce(%(on_conflict)s, o.on_conflict)"""
+_KEEP_MAPPING = """
+UPDATE penstock.subscription_option AS o SET
+    numeric_as = coalesce(%(numeric_as)s, numeric_as),
+    datetime_as = coalesce(%(datetime_as)s, datetime_as),
+    array_as = coalesce(%(array_as)s, array_as),
+    infinity_as = coalesce(%(infinity_as)s, infinity_as)
+FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+WHERE s.subname = %(name)s AND d.datname = current_database() AND o.subid = s.oid"""
 
 
 @dataclass(frozen=True)
 class Publisher:
-    """Whom a command connects to; ``creates``: its tables are created when they are missing."""
+    """Whom a command connects to, and how the subscription holds values.
+
+    ``creates``: its tables are created when they are missing.
+    """
 
     conninfo: str
     publications: Sequence[str]
     password_required: bool
+    mapping: ValueMapping
     creates: bool
 
 
@@ -152,7 +165,7 @@ class SubscriptionRouter:
             known.create_tables and not drops and command.change is not Change.DROP_PUBLICATION
         )
         needs_password = known.password_required and owner_is_superuser != "t"
-        return Publisher(known.conninfo, publications, needs_password, creates)
+        return Publisher(known.conninfo, publications, needs_password, known.mapping, creates)
 
     def keep_options(self, command: SubscriptionCommand) -> None:
         """Write our own options of a committed subscription; blocks."""
@@ -163,7 +176,11 @@ class SubscriptionRouter:
             "on_conflict": command.on_conflict,
         }
         with connect(self.control, application_name="penstock subscription options") as conn:
-            conn.execute(_KEEP, values)
+            with conn.transaction():
+                conn.execute(_KEEP, values)
+                if command.mapping:
+                    mapped = {option: command.mapping.get(option) for option in OPTIONS}
+                    conn.execute(_KEEP_MAPPING, {**mapped, "name": command.name})
 
     def _subscription(self, name: str) -> Subscription | None:
         with connect(self.control, application_name="penstock create tables") as conn:
@@ -187,8 +204,9 @@ class SubscriptionRouter:
         conninfo = (await backend.query(f"SELECT {command.conninfo}"))[0][0] or ""
         if is_superuser != "t" and not _has_password(conninfo):
             return None
+        mapping = ValueMapping(**command.mapping)
         creates = command.create_tables is not False
-        return Publisher(conninfo, command.publications, is_superuser != "t", creates)
+        return Publisher(conninfo, command.publications, is_superuser != "t", mapping, creates)
 
     async def _set_nothing(self, name: str) -> str:
         """An ALTER SUBSCRIPTION that changes nothing: PostgreSQL checks the name and the owner."""
@@ -240,7 +258,7 @@ class _Around:
         tables = await self._ask(publisher)
         for table in tables:
             self._router.names.add(table.name)
-        created = await create_missing(backend, tables)
+        created = await create_missing(backend, tables, publisher.mapping)
         if created.tables:
             log.info('subscription "%s": created %s', self._command.name, ", ".join(created.tables))
         return created
@@ -283,7 +301,8 @@ class _Around:
 
     async def _keep_options(self) -> None:
         command = self._command
-        own = (command.create_tables, command.schema_changes, command.on_conflict)
+        words = (command.schema_changes, command.on_conflict, command.mapping or None)
+        own = (command.create_tables, *words)
         if any(value is not None for value in own):
             await asyncio.to_thread(self._router.keep_options, command)
 

@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change.last_change import LAST_CHANGE_FIELDS
+from penstock.change.mapping import not_held
 from penstock.errors import DiskFullError, PenstockError
 from penstock.lake.copy_source import WHERE, Source, lost, publisher_error, reading
-from penstock.lake.copy_values import CopyColumn, held, not_held
+from penstock.lake.copy_values import CopyColumn, held
 from penstock.lake.files import WrittenFile, write_file
 
 FILE_BYTES = 128 * 1024 * 1024
@@ -163,7 +164,8 @@ class _RangeWriter:
         for number, place in enumerate(source.checked, len(columns)):
             bad = batch.column(number).drop_null()
             if len(bad):
-                raise not_held(bad[0].as_py(), columns[place].name, self._target.name)
+                value, name = bad[0].as_py(), columns[place].name
+                raise not_held(value, name, self._target.name, in_copy=True)
         arrays = [
             held(batch.column(place), column, self._target.name)
             for place, column in enumerate(columns)

@@ -7,7 +7,8 @@ Out:  an array of the column's Arrow type.
     ADBC gives                     becomes
     ----------                     -------
     text (of a numeric)            decimal; NaN, infinity and too many digits are errors
-    date, timestamp                itself; a year outside 1 to 9999 is an error
+    date, timestamp                itself; a year outside 1 to 9999 is an error, and so is infinity
+                                   unless the column clamps it
     list of these                  list; element by element
     int, float, decimal, text      itself, or wider; a value that does not fit is an error
 
@@ -27,10 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change.mapping import not_held
 from penstock.errors import PenstockError, ValueNotHeldError
-
-SHOWN_VALUE = 200
-"""Characters of a value that an error shows."""
 
 # 0001-01-01 and 9999-12-31, in days and microseconds since 1970-01-01.
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
@@ -43,13 +42,14 @@ class CopyColumn:
     """A column of the lake's table that the publisher fills.
 
     ``max_length`` is that of varchar(n), in characters, where the publisher's type does not see
-    to it.
+    to it.  ``clamp``: infinite dates and times become the first and the last that the lake holds.
     """
 
     name: str
     type: pa.DataType
     not_null: bool = False
     max_length: int | None = None
+    clamp: bool = False
 
 
 def held(values: pa.Array, column: CopyColumn, table: str) -> pa.Array:
@@ -66,25 +66,14 @@ def held(values: pa.Array, column: CopyColumn, table: str) -> pa.Array:
         )
 
     def refuse(value: str) -> ValueNotHeldError:
-        return not_held(value, column.name, table)
+        return not_held(value, column.name, table, in_copy=True)
 
+    if column.clamp:
+        values = _clamped(values)
     result = _convert(values, column.type, refuse)
     if column.max_length is not None:
         _check_length(result, column, table)
     return result
-
-
-def not_held(value: str, column: str, table: str) -> ValueNotHeldError:
-    """The error for a value that the lake cannot hold."""
-    shown = value if len(value) <= SHOWN_VALUE else value[:SHOWN_VALUE] + "…"
-    return ValueNotHeldError(
-        f'value "{shown}" of column "{column}" of table "{table}" cannot be held by the lake',
-        detail="The lake holds numerics of up to 38 digits (18 of them fractional where the column"
-        " declares none) without NaN and infinity, dates from year 1 to 9999, and arrays of one"
-        " dimension that begin at 1.",
-        hint="Leave the column out with a column list on the publisher, or change its type to text"
-        " on both sides and copy the table again.",
-    )
 
 
 Refuse = Callable[[str], ValueNotHeldError]
@@ -108,7 +97,10 @@ def _convert(values: pa.Array, wanted: pa.DataType, refuse: Refuse) -> pa.Array:
 
 
 def _convert_list(values: pa.Array, wanted: pa.ListType, refuse: Refuse) -> pa.Array:
-    children = _convert(values.values, wanted.value_type, refuse)
+    return _with_children(values, wanted, _convert(values.values, wanted.value_type, refuse))
+
+
+def _with_children(values: pa.Array, wanted: pa.ListType, children: pa.Array) -> pa.Array:
     buffers = values.buffers()[:2]
     return pa.Array.from_buffers(
         wanted, len(values), buffers, values.null_count, values.offset, children=[children]
@@ -135,6 +127,25 @@ def _check_moments(values: pa.Array, refuse: Refuse) -> None:
     for number in (found["min"].as_py(), found["max"].as_py()):
         if not low <= number <= high:
             raise refuse(_moment_text(number, days=days))
+
+
+def _clamped(values: pa.Array) -> pa.Array:
+    """Infinite dates and times as the first and the last that the lake holds, in lists, too."""
+    if pa.types.is_list(values.type):
+        return _with_children(values, values.type, _clamped(values.values))
+    days = pa.types.is_date(values.type)
+    if not days and not pa.types.is_timestamp(values.type):
+        return values
+    bits, unit = (32, 1) if days else (64, DAY_US)
+    shift = EPOCH_2000_DAYS * unit
+    latest = 2 ** (bits - 1) - 1 + shift - 2**bits  # it wraps around
+    earliest = -(2 ** (bits - 1)) + shift
+    numbers = values.view(pa.int32() if days else pa.int64())
+    last, first = (LAST_DAY + 1) * unit - 1, FIRST_DAY * unit
+    for infinite, bound in ((latest, last), (earliest, first)):
+        wanted = pa.scalar(bound, numbers.type)
+        numbers = pc.if_else(pc.equal(numbers, pa.scalar(infinite, numbers.type)), wanted, numbers)
+    return numbers.view(values.type)
 
 
 def _moment_text(number: int, *, days: bool) -> str:

@@ -25,7 +25,7 @@ _INTEGERS: dict[int, tuple[type[np.signedinteger[Any]], int, int]] = {
     types.INT8: (np.int64, -(2**63), 2**63 - 1),
     types.OID: (np.int64, 0, 2**32 - 1),
 }
-_MOMENTS: dict[int, tuple[int, type[np.signedinteger[Any]]]] = {
+MOMENTS: dict[int, tuple[int, type[np.signedinteger[Any]]]] = {
     types.DATE: (parse.DATE, np.int32),
     types.TIMESTAMP: (parse.TIMESTAMP, np.int64),
     types.TIMESTAMPTZ: (parse.TIMESTAMPTZ, np.int64),
@@ -54,11 +54,16 @@ class UnreadableValue(Exception):
         self.not_held = not_held
 
 
-def to_array(cells: Cells, type_oid: int, typmod: int) -> pa.Array:
-    """Convert values to ``arrow_type(type_oid, typmod)``; UnreadableValue for the first bad one."""
+def to_array(cells: Cells, type_oid: int, typmod: int, clamp: bool = False) -> pa.Array:
+    """Convert values to ``arrow_type(type_oid, typmod)``; UnreadableValue for the first bad one.
+
+    ``clamp``: infinite dates and times become the first and the last that the lake holds.
+    """
     element = types.ARRAY_ELEMENTS.get(type_oid)
     if element is not None:
-        return _lists(cells, element, typmod)
+        return _lists(cells, element, typmod, clamp)
+    if type_oid in MOMENTS:
+        return _moments(cells, type_oid, clamp)
     if type_oid == types.NUMERIC:
         return _decimals(cells, types.numeric_type(typmod))
     return _CONVERTERS.get(type_oid, _strings)(cells, type_oid)
@@ -69,13 +74,15 @@ def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _check(result: tuple[int, int]) -> None:
+def check(result: tuple[int, int]) -> None:
+    """Raise UnreadableValue for a fault of a compiled reader."""
     fault, index = result
     if fault != parse.OK:
         raise UnreadableValue(int(index), fault == parse.NOT_HELD)
 
 
-def _primitive(cells: Cells, arrow_type: pa.DataType, values: NDArray[Any]) -> pa.Array:
+def primitive(cells: Cells, arrow_type: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    """An array of values of a fixed width, null where the cells are."""
     buffers = [bitmap(cells.starts >= 0), pa.py_buffer(values)]
     return pa.Array.from_buffers(arrow_type, len(cells.starts), buffers)
 
@@ -83,31 +90,31 @@ def _primitive(cells: Cells, arrow_type: pa.DataType, values: NDArray[Any]) -> p
 def _integers(cells: Cells, type_oid: int) -> pa.Array:
     width, low, high = _INTEGERS[type_oid]
     values = np.empty(len(cells.starts), np.int64)
-    _check(parse.parse_integers(*cells, low, high, values))
-    return _primitive(cells, types.arrow_type(type_oid, -1), values.astype(width, copy=False))
+    check(parse.parse_integers(*cells, low, high, values))
+    return primitive(cells, types.arrow_type(type_oid, -1), values.astype(width, copy=False))
 
 
-def _moments(cells: Cells, type_oid: int) -> pa.Array:
-    kind, width = _MOMENTS[type_oid]
+def _moments(cells: Cells, type_oid: int, clamp: bool) -> pa.Array:
+    kind, width = MOMENTS[type_oid]
     values = np.empty(len(cells.starts), np.int64)
-    _check(parse.parse_moments(*cells, kind, values))
-    return _primitive(cells, types.arrow_type(type_oid, -1), values.astype(width, copy=False))
+    check(parse.parse_moments(*cells, kind, clamp, values))
+    return primitive(cells, types.arrow_type(type_oid, -1), values.astype(width, copy=False))
 
 
 def _booleans(cells: Cells, type_oid: int) -> pa.Array:
     values = np.empty(len(cells.starts), np.bool_)
-    _check(parse.parse_booleans(*cells, values))
-    return _primitive(cells, pa.bool_(), np.packbits(values, bitorder="little"))
+    check(parse.parse_booleans(*cells, values))
+    return primitive(cells, pa.bool_(), np.packbits(values, bitorder="little"))
 
 
 def _decimals(cells: Cells, arrow_type: pa.Decimal128Type) -> pa.Array:
     values = np.empty((len(cells.starts), 2), np.uint64)
-    _check(parse.parse_decimals(*cells, arrow_type.precision, arrow_type.scale, values))
-    return _primitive(cells, arrow_type, values)
+    check(parse.parse_decimals(*cells, arrow_type.precision, arrow_type.scale, values))
+    return primitive(cells, arrow_type, values)
 
 
 def _strings(cells: Cells, type_oid: int) -> pa.Array:
-    strings = _unchecked_strings(cells)
+    strings = variable(cells, pa.string())
     try:
         strings.validate(full=True)  # UTF-8
     except pa.ArrowInvalid as error:
@@ -115,10 +122,11 @@ def _strings(cells: Cells, type_oid: int) -> pa.Array:
     return strings
 
 
-def _unchecked_strings(cells: Cells) -> pa.StringArray:
-    offsets, text = parse.copy_values(*cells)
-    buffers = [bitmap(cells.starts >= 0), pa.py_buffer(offsets), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.string(), len(cells.starts), buffers)
+def variable(cells: Cells, arrow_type: pa.DataType) -> pa.Array:
+    """The cells' bytes as they are, as strings (unchecked) or binary values."""
+    offsets, content = parse.copy_values(*cells)
+    buffers = [bitmap(cells.starts >= 0), pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(arrow_type, len(cells.starts), buffers)
 
 
 def _floats(cells: Cells, type_oid: int) -> pa.Array:
@@ -134,19 +142,24 @@ def _binary(cells: Cells, type_oid: int) -> pa.Array:
     count = len(cells.starts)
     offsets = np.empty(count + 1, np.int32)
     out = np.empty(int(cells.lengths.sum(dtype=np.int64)) // 2, np.uint8)
-    _check(parse.parse_hex(*cells, offsets, out))
+    check(parse.parse_hex(*cells, offsets, out))
     buffers = [bitmap(cells.starts >= 0), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def _lists(cells: Cells, element_oid: int, typmod: int) -> pa.Array:
+def _lists(cells: Cells, element_oid: int, typmod: int, clamp: bool) -> pa.Array:
     result, offsets, elements = parse.split_arrays(*cells)
-    _check(result)
+    check(result)
     try:
-        values = to_array(Cells(*elements), element_oid, typmod)
+        values = to_array(Cells(*elements), element_oid, typmod, clamp)
     except UnreadableValue as error:
         index = int(np.searchsorted(offsets, error.index, side="right")) - 1
         raise UnreadableValue(index, error.not_held) from error
+    return lists(cells, offsets, values)
+
+
+def lists(cells: Cells, offsets: Positions, values: pa.Array) -> pa.Array:
+    """Lists of these elements, null where the cells are; list i begins at element offsets[i]."""
     buffers = [bitmap(cells.starts >= 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(
         pa.list_(values.type), len(cells.starts), buffers, children=[values]
@@ -171,7 +184,6 @@ def _first_uncastable(strings: pa.StringArray, wanted: pa.DataType) -> int:
 
 _CONVERTERS: dict[int, Callable[[Cells, int], pa.Array]] = {
     **dict.fromkeys(_INTEGERS, _integers),
-    **dict.fromkeys(_MOMENTS, _moments),
     types.BOOL: _booleans,
     types.BYTEA: _binary,
     types.FLOAT4: _floats,

@@ -25,27 +25,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.change import types
+from penstock.change.mapping import TYPED, ValueMapping, not_held, shortened
 from penstock.change.relation import Column, Relation
 from penstock.change.schema import change_schema
 from penstock.errors import (
     FeatureNotSupportedError,
     PenstockError,
     ProtocolError,
-    ValueNotHeldError,
 )
 from penstock.lsn import format_lsn
 from penstock.pgoutput import messages, scan
-from penstock.pgoutput.columns import Cells, UnreadableValue, bitmap, to_array
+from penstock.pgoutput.columns import Cells, UnreadableValue, bitmap
 from penstock.pgoutput.compiled import Bytes, Ints, Positions
+from penstock.pgoutput.forms import Ask, Forms, ask_nobody
+from penstock.pgoutput.values import ValueType, shown, to_array
 
 BLOCK_CELLS = 1 << 20
 """Values (rows times columns) that are converted together: 8 MiB of positions, about L2 and L3."""
 
 MAX_BUFFER = 2**31 - 1
 """Positions in a buffer are 32 bits."""
-
-SHOWN_VALUE = 100
-"""Characters of a value that an error message shows."""
 
 
 class Transaction(NamedTuple):
@@ -105,23 +105,40 @@ class _Rows(NamedTuple):
         )
 
 
+class _Described(NamedTuple):
+    """A relation as it is staged, and how its columns' values come."""
+
+    relation: Relation
+    values: tuple[ValueType, ...]
+
+
 class Decoder:
     """Decodes what one connection sends; one call at a time."""
 
-    def __init__(self, after_lsn: int = 0) -> None:
+    def __init__(
+        self,
+        after_lsn: int = 0,
+        mapping: ValueMapping = TYPED,
+        ask: Ask = ask_nobody,
+    ) -> None:
         """Transactions with a commit LSN below ``after_lsn`` are left out: they are known.
 
-        ``described`` counts the Relation messages: a publisher repeats one when the relation's
-        definition, or what publications have of it, may have changed.
+        ``mapping`` is what the subscription says about values; ``ask`` finds the binary forms of
+        types that are not PostgreSQL's own.  ``described`` counts the Relation messages: a
+        publisher repeats one when the relation's definition, or what publications have of it, may
+        have changed.
         """
         self.described = 0
         self._after_lsn = after_lsn
+        self._mapping = mapping
+        self._forms = Forms(ask)
         self._state = np.zeros(scan.STATE_FIELDS, np.int64)
-        self._relations: list[Relation] = []
-        self._slot_of_oid: dict[int, int] = {}
+        self._relations: list[_Described] = []
+        self._current: dict[int, tuple[Relation, int]] = {}
         self._keys = np.full(64, -1, np.int64)
         self._slots = np.full(64, -1, np.int64)
         self._known_oids = 0
+        self._below: dict[int, int] = {}
 
     def feed(self, buffer: Bytes, offsets: Ints) -> Decoded:
         """Decode the next buffer; message i is ``buffer[offsets[i]:offsets[i + 1]]``.
@@ -142,28 +159,50 @@ class Decoder:
         rows = _Rows(offsets[message], offsets[message + 1], ops, commit_lsns, seqs)
         order, begins = scan.group_rows(slots, len(self._relations))
         tables = tuple(
-            (relation, _table(relation, buffer, rows.part(order[begins[slot] : begins[slot + 1]])))
-            for slot, relation in enumerate(self._relations)
+            (
+                described.relation,
+                _table(described, buffer, rows.part(order[begins[slot] : begins[slot + 1]])),
+            )
+            for slot, described in enumerate(self._relations)
             if begins[slot] < begins[slot + 1]
         )
         return Decoded(transactions, tables, bool(self._state[scan.OPEN]))
 
     def _learn_relations(self, buffer: Bytes, offsets: Ints) -> Ints:
         filled = np.flatnonzero(np.diff(offsets) > 0)
+        for index in filled[buffer[offsets[filled]] == messages.TYPE]:
+            self._learn_type(bytes(buffer[offsets[index] : offsets[index + 1]]))
         found = filled[buffer[offsets[filled]] == messages.RELATION]
         new_slots = np.empty(len(found), np.int64)
         self.described += len(found)
         for number, index in enumerate(found):
             relation = messages.parse_relation(bytes(buffer[offsets[index] : offsets[index + 1]]))
-            slot = self._slot_of_oid.get(relation.oid)
-            if slot is None or self._relations[slot] != relation:
+            known, slot = self._current.get(relation.oid, (None, -1))
+            if known != relation:
                 # Never the slot of an older definition that is like it: slots are in the order of
                 # the rows, and those of the definition in between would come after both.
-                slot = self._slot_of_oid[relation.oid] = len(self._relations)
-                self._relations.append(relation)
+                slot = len(self._relations)
+                self._current[relation.oid] = relation, slot
+                self._relations.append(self._describe(relation))
                 self._reserve_key(relation.oid)
             new_slots[number] = slot
         return new_slots
+
+    def _learn_type(self, message: bytes) -> None:
+        """Note a domain over a type that is kept as text: its values are of that type."""
+        oid, schema, name = messages.parse_type(message)
+        if not schema and name in types.KEPT_AS_TEXT:
+            self._below[oid] = types.KEPT_AS_TEXT[name]
+
+    def _describe(self, relation: Relation) -> _Described:
+        self._forms.note({column.type_oid for column in relation.columns})
+        staged = self._mapping.staged(relation, self._below)
+        clamp = self._mapping.clamps
+        values = tuple(
+            ValueType(self._forms, sent.type_oid, held.type_oid, held.typmod, clamp)
+            for sent, held in zip(relation.columns, staged.columns, strict=True)
+        )
+        return _Described(staged, values)
 
     def _reserve_key(self, oid: int) -> None:
         """Give an OID a place in the hash table, which stays at most half full."""
@@ -182,7 +221,8 @@ class Decoder:
                 self._keys[place], self._slots[place] = key, slot
 
 
-def _table(relation: Relation, buffer: Bytes, rows: _Rows) -> pa.Table:
+def _table(described: _Described, buffer: Bytes, rows: _Rows) -> pa.Table:
+    relation = described.relation
     if not relation.columns:
         raise FeatureNotSupportedError(
             f'cannot hold changes of table "{relation.schema}.{relation.name}" without columns'
@@ -191,17 +231,18 @@ def _table(relation: Relation, buffer: Bytes, rows: _Rows) -> pa.Table:
         schema = change_schema(relation)
     except FeatureNotSupportedError as error:
         lsn = int(rows.commit_lsns[0])
-        error.where = f'table "{relation.schema}.{relation.name}", {_transaction(lsn)}'
+        error.where = f"{_of(relation)}, {_transaction(lsn)}"
         raise
     step = max(1, BLOCK_CELLS // len(relation.columns))
     batches = [
-        _block(relation, schema, buffer, rows.part(slice(begin, begin + step)))
+        _block(described, schema, buffer, rows.part(slice(begin, begin + step)))
         for begin in range(0, len(rows.ops), step)
     ]
     return pa.Table.from_batches(batches, schema)
 
 
-def _block(relation: Relation, schema: pa.Schema, buffer: Bytes, rows: _Rows) -> pa.RecordBatch:
+def _block(described: _Described, schema: pa.Schema, buffer: Bytes, rows: _Rows) -> pa.RecordBatch:
+    relation = described.relation
     inserts_only = bool((rows.ops == scan.INSERT).all())
     any_old = not inserts_only and bool(
         (buffer[rows.begins + 5] != scan.NEW_TUPLE)[rows.ops != scan.TRUNCATE].any()
@@ -218,8 +259,12 @@ def _block(relation: Relation, schema: pa.Schema, buffer: Bytes, rows: _Rows) ->
             _operations(rows.ops),
             pa.array(rows.commit_lsns),
             pa.array(rows.seqs),
-            _structs(relation, row_type, buffer, rows, *old) if any_old else _nulls(rows, row_type),
-            _structs(relation, row_type, buffer, rows, *new) if any_new else _nulls(rows, row_type),
+            _structs(described, row_type, buffer, rows, *old)
+            if any_old
+            else _nulls(rows, row_type),
+            _structs(described, row_type, buffer, rows, *new)
+            if any_new
+            else _nulls(rows, row_type),
             _unchanged(relation, new[1]),
         ],
         schema=schema,
@@ -237,7 +282,7 @@ def _operations(ops: Bytes) -> pa.StringArray:
 
 
 def _structs(
-    relation: Relation,
+    described: _Described,
     row_type: pa.StructType,
     buffer: Bytes,
     rows: _Rows,
@@ -246,13 +291,18 @@ def _structs(
     lengths: Positions,
 ) -> pa.StructArray:
     children = []
-    for number, column in enumerate(relation.columns):
+    relation = described.relation
+    for number, (column, kind) in enumerate(zip(relation.columns, described.values, strict=True)):
         cells = Cells(buffer, starts[number], lengths[number])
         try:
-            children.append(to_array(cells, column.type_oid, column.typmod))
+            children.append(to_array(cells, kind))
         except UnreadableValue as bad:
             lsn = int(rows.commit_lsns[bad.index])
-            raise _value_error(relation, column, cells.text(bad.index), bad, lsn) from None
+            raise _value_error(relation, column, shown(cells, bad.index, kind), bad, lsn) from None
+        except FeatureNotSupportedError as error:
+            lsn = int(rows.commit_lsns[0])
+            error.where = f'column "{column.name}" of {_of(relation)}, {_transaction(lsn)}'
+            raise
     return pa.Array.from_buffers(row_type, len(present), [bitmap(present)], children=children)
 
 
@@ -275,10 +325,8 @@ def _unchanged(relation: Relation, starts: Positions) -> pa.Array:
 
 
 def _protocol_error(fault: int, lsn: int, relation: Relation | None = None) -> PenstockError:
-    of_relation = f'table "{relation.schema}.{relation.name}", ' if relation is not None else ""
+    of_relation = f"{_of(relation)}, " if relation is not None else ""
     where = of_relation + _transaction(lsn)
-    if fault == scan.BINARY_FORMAT:
-        return FeatureNotSupportedError("binary replication is not supported", where=where)
     return ProtocolError(
         "the publisher sent invalid replication messages",
         detail=f"{scan.FAULTS[fault].capitalize()}.",
@@ -289,24 +337,20 @@ def _protocol_error(fault: int, lsn: int, relation: Relation | None = None) -> P
 def _value_error(
     relation: Relation, column: Column, value: str, bad: UnreadableValue, lsn: int
 ) -> PenstockError:
-    shown = value if len(value) <= SHOWN_VALUE else value[:SHOWN_VALUE] + "…"
-    name = f'"{relation.schema}.{relation.name}"'
+    name = f"{relation.schema}.{relation.name}"
     where = _transaction(lsn)
-    if not bad.not_held:
-        return ProtocolError(
-            f'value "{shown}" of column "{column.name}" of table {name} is not of its type',
-            detail=f"The column's type has the OID {column.type_oid}.",
-            where=where,
-        )
-    return ValueNotHeldError(
-        f'value "{shown}" of column "{column.name}" of table {name} cannot be held by the lake',
-        detail="The lake holds numerics of up to 38 digits (18 of them fractional where the column"
-        " declares none) without NaN and infinity, dates from year 1 to 9999, and arrays of one"
-        " dimension that begin at 1.",
-        hint="Leave the column out with a column list on the publisher, or change its type to text"
-        " on both sides and copy the table again.",
+    if bad.not_held:
+        return not_held(value, column.name, name, where)
+    return ProtocolError(
+        f'value "{shortened(value)}" of column "{column.name}" of table "{name}" is not of its'
+        " type",
+        detail=f"The column's type has the OID {column.type_oid}.",
         where=where,
     )
+
+
+def _of(relation: Relation) -> str:
+    return f'table "{relation.schema}.{relation.name}"'
 
 
 def _transaction(lsn: int) -> str:

@@ -84,6 +84,22 @@ def parse_relation(message: bytes) -> Relation:
     )
 
 
+def parse_type(message: bytes) -> tuple[int, str, str]:
+    """A Type message (``Y``): the type's OID, schema and name; of a domain, those below it.
+
+    The empty schema name stands for pg_catalog.
+    """
+    try:
+        (oid,) = struct.unpack_from(">I", message, 1)
+        schema, at = _string(message, 5)
+        name, at = _string(message, at)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError("invalid Type message") from error
+    if at != len(message):
+        raise ProtocolError("invalid Type message")
+    return oid, schema, name
+
+
 def parse_stream_start(message: bytes) -> tuple[int, bool]:
     """A Stream Start's transaction, and whether this is the transaction's first segment."""
     xid, first = _unpack(_STREAM_START, message, "Stream Start")

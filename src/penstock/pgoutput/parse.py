@@ -6,7 +6,9 @@ Out:  the values in a new array; a null's place holds zero.  Each function retur
       (fault, number of the first value that it could not read).
 
 NOT_HELD is a right value that the lake's type has no room for; it is never changed to fit.
-Dates and times are those of Spark and Delta, years 1 to 9999; infinity and BC are NOT_HELD.
+OTHER_FIELDS is a composite value whose type has been altered since (binary_nested.py).
+Dates and times are those of Spark and Delta, years 1 to 9999; BC is NOT_HELD, and so is infinity
+unless it is clamped.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.pgoutput.compiled import Bytes, Ints, Positions, compiled
 
-OK, WRONG_SYNTAX, NOT_HELD = range(3)
+OK, WRONG_SYNTAX, NOT_HELD, OTHER_FIELDS = range(4)
 
 ZERO, MINUS, PLUS, POINT, COLON, SPACE, COMMA = (ord(c) for c in "0-+.: ,")
 OPEN_BRACE, CLOSE_BRACE, QUOTE, BACKSLASH = (ord(c) for c in '{}"\\')
@@ -102,6 +104,17 @@ def _multiply_add(high: np.uint64, low: np.uint64, out: NDArray[np.uint64]) -> N
 
 
 @compiled
+def put_decimal(high: np.uint64, low: np.uint64, negative: bool, out: NDArray[np.uint64]) -> None:
+    """``out`` becomes high * 10**19 + low, or minus that, in two's complement."""
+    _multiply_add(high, low, out)
+    if negative:
+        out[0] = ~out[0] + np.uint64(1)
+        out[1] = ~out[1]
+        if out[0] == np.uint64(0):
+            out[1] += np.uint64(1)
+
+
+@compiled
 def _parse_decimal(
     buf: Bytes, at: int, end: int, precision: int, scale: int, out: NDArray[np.uint64]
 ) -> int:
@@ -146,12 +159,7 @@ def _parse_decimal(
         else:
             low *= np.uint64(10)
         left -= 1
-    _multiply_add(high, low, out)
-    if negative:
-        out[0] = ~out[0] + np.uint64(1)
-        out[1] = ~out[1]
-        if out[0] == np.uint64(0):
-            out[1] += np.uint64(1)
+    put_decimal(high, low, negative, out)
     return OK
 
 
@@ -269,10 +277,12 @@ def _is_infinity(buf: Bytes, at: int, end: int) -> bool:
 
 
 @compiled
-def _parse_moment(buf: Bytes, at: int, end: int, kind: int) -> tuple[int, int]:
+def _parse_moment(buf: Bytes, at: int, end: int, kind: int, clamp: bool) -> tuple[int, int]:
     """Read one date or time: (fault, value)."""
     if _is_infinity(buf, at, end):
-        return NOT_HELD, 0
+        unit = 1 if kind == DATE else DAY_US
+        bound = FIRST_DAY * unit if buf[at] == MINUS else END_DAY * unit - 1
+        return (OK if clamp else NOT_HELD), bound
     digits = 0
     while at + digits < end and digits < 8 and buf[at + digits] != MINUS:
         digits += 1
@@ -316,14 +326,17 @@ def _parse_moment(buf: Bytes, at: int, end: int, kind: int) -> tuple[int, int]:
 
 @compiled
 def parse_moments(
-    buf: Bytes, starts: Positions, lengths: Positions, kind: int, out: Ints
+    buf: Bytes, starts: Positions, lengths: Positions, kind: int, clamp: bool, out: Ints
 ) -> tuple[int, int]:
-    """Read ISO dates (days since 1970), timestamps and timestamptz (microseconds since 1970)."""
+    """Read ISO dates (days since 1970), timestamps and timestamptz (microseconds since 1970).
+
+    ``clamp``: infinities become the first and the last value that the lake holds.
+    """
     for i in range(starts.shape[0]):
         at = starts[i]
         out[i] = 0
         if at >= 0:
-            fault, value = _parse_moment(buf, at, at + lengths[i], kind)
+            fault, value = _parse_moment(buf, at, at + lengths[i], kind, clamp)
             if fault != OK:
                 return fault, i
             out[i] = value

@@ -52,8 +52,7 @@ IS_NULL, IS_UNCHANGED = -1, -2
     WRONG_TUPLE,
     WRONG_COLUMN_COUNT,
     UNCHANGED_IN_OLD,
-    BINARY_FORMAT,
-) = range(11)
+) = range(10)
 
 FAULTS = {
     CUT_OFF: "a message has not the length that its kind needs",
@@ -65,7 +64,6 @@ FAULTS = {
     WRONG_TUPLE: "a row message has no valid tuple",
     WRONG_COLUMN_COUNT: "a row has another number of columns than its relation",
     UNCHANGED_IN_OLD: "an old row has an unchanged value",
-    BINARY_FORMAT: "a value is in binary format",
 }
 
 
@@ -285,7 +283,7 @@ def _scan_tuple(
             return -CUT_OFF
         kind = buf[at]
         at += 1
-        if kind == TEXT_VALUE:
+        if kind in (TEXT_VALUE, BINARY_VALUE):
             if at + 4 > end:
                 return -CUT_OFF
             size = be32(buf, at)
@@ -293,7 +291,7 @@ def _scan_tuple(
             if size > end - at:
                 return -CUT_OFF
             starts[c, row] = at
-            lengths[c, row] = size
+            lengths[c, row] = size if kind == TEXT_VALUE else -1 - size
             at += size
         elif kind == NULL_VALUE:
             starts[c, row] = IS_NULL
@@ -301,8 +299,6 @@ def _scan_tuple(
         elif kind == UNCHANGED_VALUE:
             starts[c, row] = IS_UNCHANGED
             lengths[c, row] = 0
-        elif kind == BINARY_VALUE:
-            return -BINARY_FORMAT
         else:
             return -WRONG_TUPLE
     return at
@@ -315,8 +311,8 @@ def scan_tuples(  # type: ignore[no-untyped-def]  # a tuple of arrays, for numba
     """Find the values of some rows of one relation.
 
     ``begins``, ``ends``: each row's message.  Starts and lengths are arrays [column, row]; a start
-    is a position in ``buf``, IS_NULL or IS_UNCHANGED.  Arrays of a side that no row has
-    (``any_old``, ``any_new``) have no columns.
+    is a position in ``buf``, IS_NULL or IS_UNCHANGED; the length of a binary value is -1 - its
+    size.  Arrays of a side that no row has (``any_old``, ``any_new``) have no columns.
 
     Returns (fault, row), (has_old, old starts, old lengths), (has_new, new starts, new lengths).
     """

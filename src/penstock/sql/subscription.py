@@ -11,16 +11,18 @@ Out:  what it does to which subscription, its options, and the text for PostgreS
     schema_changes           CREATE ... WITH, ALTER ... SET         add (default), error
     on_conflict              CREATE ... WITH, ALTER ... SET         error (default), apply_remote,
                                                                     keep_local, last_update_wins
+    numeric_as and others    CREATE ... WITH, ALTER ... SET         see penstock.change.mapping
 
 Whatever has another form than the manual's is left to PostgreSQL, which raises its own error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from penstock.change import mapping
 from penstock.errors import FeatureNotSupportedError, InvalidParameterError, SqlSyntaxError
 from penstock.sql.commands import Command, closing
 from penstock.sql.commands_guards import string_value
@@ -51,16 +53,16 @@ PUBLICATION_CHANGES = {
     Change.REFRESH,
 }
 
-OWN_OPTIONS = ("create_tables", "schema_changes", "on_conflict")
+OWN_OPTIONS = ("create_tables", "schema_changes", "on_conflict", *mapping.OPTIONS)
 
 _WORDS = {
     "schema_changes": ("add", "error"),
     "on_conflict": ("error", "apply_remote", "keep_local", "last_update_wins"),
+    **mapping.OPTIONS,
 }
 """Our options whose value is one of some words."""
 
 _NOT_HONOURED = {
-    "binary": True,
     "retain_dead_tuples": True,
 }
 """Options that the workers do not honour yet, with the value that is refused."""
@@ -85,7 +87,7 @@ class SubscriptionCommand:
 
     ``conninfo`` is the literal as it stands in the text: PostgreSQL knows its value.
     ``create_tables``, ``schema_changes`` and ``on_conflict`` are None where the command does not
-    give them.
+    give them; ``mapping`` has those of the options of penstock.change.mapping that it gives.
     ``sql`` is the text without our options; None when ALTER ... SET had no other ones.
     """
 
@@ -98,6 +100,7 @@ class SubscriptionCommand:
     create_tables: bool | None = None
     schema_changes: str | None = None
     on_conflict: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
 
     def boolean(self, name: str, default: bool) -> bool:
         """A Boolean option as PostgreSQL reads it, the default where it is not given or wrong."""
@@ -152,6 +155,7 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         create_tables,
         words.get("schema_changes"),
         words.get("on_conflict"),
+        {name: words[name] for name in mapping.OPTIONS if name in words},
     )
 
 

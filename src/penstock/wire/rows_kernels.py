@@ -18,7 +18,6 @@ Bytes = Any
 
 DATE_WIDTH = 16
 TIMESTAMP_WIDTH = 48
-FLOAT_WIDTH = 32
 
 
 def _place(out: Bytes, at: Any, offsets: Any, data: Bytes, valid: Any) -> None:
@@ -147,73 +146,6 @@ def _timestamps(micros: Any, zoned: bool, shift: Any, wide: Any, used: Any) -> N
 
 timestamps = numba.njit(cache=True)(_timestamps)
 """Microseconds as PostgreSQL's ISO text, ``shift`` seconds east of UTC, in TIMESTAMP_WIDTH."""
-
-
-def _floats(offsets: Any, data: Bytes, fixed_digits: int, wide: Any, used: Any) -> None:
-    digits = np.zeros(40, dtype=np.uint8)
-    for row in range(len(used)):
-        out = wide[row]
-        at, count, point, exponent = 0, 0, -1, 0
-        i, stop = offsets[row], offsets[row + 1]
-        if data[i] == 45:
-            out[0] = 45
-            at, i = 1, i + 1
-        while i < stop and data[i] != 101:
-            if data[i] == 46:
-                point = count
-            elif count > 0 or data[i] != 48:
-                digits[count] = data[i]
-                count += 1
-            elif point >= 0:
-                exponent -= 1  # a zero between the point and the first digit
-            i += 1
-        scale = count if point < 0 else point
-        if i < stop:
-            negative = data[i + 1] == 45
-            i += 1 if data[i + 1] == 45 or data[i + 1] == 43 else 0
-            written = 0
-            for j in range(i + 1, stop):
-                written = written * 10 + data[j] - 48
-            exponent += -written if negative else written
-        while count > 1 and digits[count - 1] == 48:
-            count -= 1
-        first = scale + exponent - 1  # decimal exponent of the first digit
-        if count == 0:
-            out[at] = 48
-            at += 1
-        elif -4 <= first < fixed_digits:
-            if first < 0:
-                out[at], out[at + 1] = 48, 46
-                at += 2
-                for _ in range(-1 - first):
-                    out[at] = 48
-                    at += 1
-            for j in range(count):
-                if j > 0 and j == first + 1:
-                    out[at] = 46
-                    at += 1
-                out[at] = digits[j]
-                at += 1
-            for _ in range(first + 1 - count):
-                out[at] = 48
-                at += 1
-        else:
-            out[at] = digits[0]
-            at += 1
-            if count > 1:
-                out[at] = 46
-                at += 1
-                for j in range(1, count):
-                    out[at] = digits[j]
-                    at += 1
-            out[at] = 101
-            out[at + 1] = 45 if first < 0 else 43
-            at = _number_jit(out, at + 2, abs(first), 2)
-        used[row] = at
-
-
-floats = numba.njit(cache=True)(_floats)
-"""Finite floats, given as any decimal text with shortest digits, in PostgreSQL's form."""
 
 
 def _hex_text(offsets: Any, data: Bytes, out_offsets: Any, out: Bytes) -> None:

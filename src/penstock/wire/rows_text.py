@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change.float_text import float_texts
 from penstock.errors import FeatureNotSupportedError
 from penstock.wire import rows_kernels as kernels
 
@@ -31,8 +32,6 @@ _HOUR = 3_600_000_000
 _YEAR_2400 = datetime(2400, 1, 1, tzinfo=UTC)
 _YEAR_2400_HOURS = int(_YEAR_2400.timestamp()) // 3600
 _CYCLE_HOURS = 146_097 * 24
-
-_EXACT_LIMIT = {8: 2.0**53, 4: 2.0**24}
 
 
 def text_column(array: Any, timezone: str = "UTC") -> Any:
@@ -166,77 +165,8 @@ def _rule_offset(rules: ZoneInfo, hour: int) -> int:
 
 
 def _floats(array: Any) -> Any:
-    width = array.type.bit_width // 8
-    values = pc.fill_null(array, 0.0).to_numpy()
-    finite = np.isfinite(values)
-    texts = pc.cast(pa.array(np.where(finite, values, values.dtype.type(0))), pa.string())
-    offsets, content, _ = binary_parts(texts)
-    wide = np.empty((len(values), kernels.FLOAT_WIDTH), np.uint8)
-    used = np.zeros(len(values), np.int64)
-    kernels.floats(offsets, content, 15 if width == 8 else 6, wide, used)
-    for mask, word in (
-        (np.isnan(values), b"NaN"),
-        (np.isposinf(values), b"Infinity"),
-        (np.isneginf(values), b"-Infinity"),
-    ):
-        wide[mask, : len(word)] = np.frombuffer(word, np.uint8)
-        used[mask] = len(word)
-    _correct_ties(values, finite, width, wide, used)
+    wide, used = float_texts(pc.fill_null(array, 0.0).to_numpy())
     return _packed(wide, used, validity(array))
-
-
-def _correct_ties(values: Any, finite: Any, width: int, wide: Any, used: Any) -> None:
-    """Take back shortest digits that lie exactly half-way to the next float.
-
-    PostgreSQL's Ryu accepts only digits strictly between the two half-way points, other printers
-    also the points themselves (1e23).  A point has few enough digits to be chosen only for
-    integers that a float cannot all hold, so only those few values are looked at one by one.
-    """
-    suspects = np.nonzero(finite & (np.abs(values) >= _EXACT_LIMIT[width]))[0]
-    for value in np.unique(values[suspects]):
-        text = _strictly_shortest(value)
-        if text is not None:
-            rows = suspects[values[suspects] == value]
-            wide[rows, : len(text)] = np.frombuffer(text, np.uint8)
-            used[rows] = len(text)
-
-
-def _strictly_shortest(value: Any) -> bytes | None:
-    """PostgreSQL's text of a large float when the usual shortest digits are a tie, else None."""
-    size = abs(value)
-    exact, sign = int(size), "-" if value < 0 else ""
-    below = np.nextafter(size, type(value)(0))
-    with np.errstate(over="ignore"):  # the largest float: its step up is as its step down
-        above = np.nextafter(size, type(value)(np.inf))
-    step_down = exact - int(below)
-    step_up = int(above) - exact if np.isfinite(above) else step_down
-    low, high = exact * 2 - step_down, exact * 2 + step_up  # twice the half-way points
-    shortest = _as_integer(np.format_float_scientific(size, unique=True))
-    if low < shortest * 2 < high:
-        return None
-    for digits in range(1, 18):
-        power = 10 ** max(len(str(exact)) - digits, 0)
-        down = exact // power * power
-        fits = [n for n in (down, down + power) if low < n * 2 < high]
-        if fits:
-            best = min(fits, key=lambda n: abs(n - exact))
-            return _scientific(sign, best)
-    return None
-
-
-def _as_integer(text: str) -> int:
-    mantissa, _, exponent = text.partition("e")
-    before, _, after = mantissa.partition(".")
-    after = after.rstrip("0")
-    power: int = 10 ** (int(exponent) - len(after))
-    return int(before + after) * power
-
-
-def _scientific(sign: str, number: int) -> bytes:
-    text = str(number)
-    digits = text.rstrip("0")
-    point = "." if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{point}{digits[1:]}e+{len(text) - 1:02d}".encode()
 
 
 def _hex(array: Any) -> Any:

@@ -20,7 +20,8 @@ A column that the stream names and the lake lacks was not always added on the pu
 What is not added stops apply with PostgreSQL's error, as everything does with
 schema_changes = error; ALTER TABLE here mends it.  A column was added if its attnum is above all
 that the table had when its columns were compared last, and the publications are the same as then.
-A type that is not PostgreSQL's own becomes text.
+A type that is not PostgreSQL's own becomes text, and so does one whose values the subscription
+holds as text.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def follow_columns(
     oids = {file.relation.oid for file in work.files}
     if known is None or (sent <= known.columns and oids == {known.standing.oid}):
         return
+    as_text = subscription.mapping.text_types
     with published.connect() as publisher:
         now = standings(publisher, subscription.publications, [work.name]).get(work.name)
-        columns = {} if now is None else columns_now(publisher, now.oid)
+        columns = {} if now is None else columns_now(publisher, now.oid, as_text)
     if now is None:  # it has another name by now
         return
     before, natts = known.standing, now.natts

@@ -398,6 +398,8 @@ def _stream_options(context: WorkerContext, subscription: Subscription) -> Strea
         publications=subscription.publications,
         origin=subscription.origin,
         streaming=STREAMING[subscription.streaming],
+        binary=subscription.binary,
+        mapping=subscription.mapping,
         default_user=context.publisher_user,
         password_required=subscription.password_required,
         status_interval=context.settings.wal_receiver_status_interval,
