@@ -22,6 +22,7 @@ from penstock.errors import ValueNotHeldError
 from penstock.lake import tables
 from penstock.lake.columns import DefinedColumn, TableColumn, column_changes
 from penstock.lake.ddl import alter_table, has_rows, rename_steps
+from penstock.lake.external import register
 from penstock.lake.files import write_file
 from penstock.lake.log import head_version, physical_names
 from penstock.names import quote_spark
@@ -47,13 +48,13 @@ def table(spark_worker: SparkSession, tmp_path: Path) -> LakeTable:
     return append(replace(made, version=version), ROWS)
 
 
-def append(table: LakeTable, rows: list[Values]) -> LakeTable:
+def append(table: LakeTable, rows: list[Values], metadata: str = "{}") -> LakeTable:
     """Add rows as a copy does, and move the version."""
     names = physical_names(table.location)
     arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))
     arrow = arrow.rename_columns([names[name] for name in arrow.column_names])
     file = write_file(arrow, table.location)
-    return replace(table, version=tables.append_files(table, [file], "{}"))
+    return replace(table, version=tables.append_files(table, [file], metadata))
 
 
 def alter(spark: SparkSession, table: LakeTable, columns: list[DefinedColumn]) -> LakeTable:
@@ -238,3 +239,18 @@ def test_renames_never_meet(renames: tuple[tuple[str, str], ...]) -> None:
         names[origin] = new
         assert len({name.lower() for name in names.values()}) == len(names)
     assert names == dict(renames)
+
+
+def test_another_program_s_rows_below_an_aborted_definition(
+    spark_worker: SparkSession, table: LakeTable
+) -> None:
+    """A new column that was never committed goes; rows that came before it stay."""
+    theirs = append(table, [{"id": 3, "a": "theirs", "n": None, "d": None}], "not ours")
+    column = DefinedColumn(5, "w", types.INT4, -1, False, False, None)
+    alter(spark_worker, theirs, [*defined(table), column])
+    found = register(lambda: spark_worker, table, lambda xid: "aborted", METADATA)
+    assert found is not None and theirs.version is not None
+    assert (found.ranges, found.kind) == (((theirs.version, theirs.version),), "append")
+    rows = tables.read(spark_worker, found.table).orderBy("id").collect()
+    assert [row.id for row in rows] == [1, 2, 3] and "w" not in rows[0].asDict()
+    assert register(lambda: spark_worker, found.table, lambda xid: "aborted", METADATA) is None

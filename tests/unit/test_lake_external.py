@@ -33,6 +33,7 @@ from tests.support.no_spark import no_spark
 OURS = '{"penstock": "n", "xid": "9", "purpose": "external"}'
 ABORTED = '{"penstock": "n", "xid": "5", "purpose": "apply"}'
 FOREIGN = '{"penstock": "another node", "xid": "5", "purpose": "apply"}'
+OTHER_NODE = '{"penstock": "m", "xid": "9", "purpose": "apply"}'
 
 
 def status(xid: str) -> str:
@@ -184,6 +185,12 @@ def test_a_change_on_top_of_an_aborted_commit_stops_until_it_is_restored(table: 
     found = registered(table)
     assert (found.ranges, found.kind, found.table.version) == ((), "optimize", 4)
     assert ids(found.table) == list(range(10))
+
+
+def test_a_table_that_another_program_has_made(table: LakeTable) -> None:
+    """The lake's table is empty and has no Delta table yet, so nothing says what this one is."""
+    with pytest.raises(TableStateError, match="made by another program"):
+        settle(no_spark, dataclasses.replace(table, version=None), status, OTHER_NODE)
 
 
 Redefine = Callable[[dict[str, Any], dict[str, Any]], None]

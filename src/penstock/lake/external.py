@@ -34,9 +34,11 @@ from itertools import takewhile
 from typing import Literal
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from penstock.change.relation import LakeTable
-from penstock.errors import TableStateError
+from penstock.errors import PenstockError, TableStateError
 from penstock.lake.durable import log_entry, sync_versions
 from penstock.lake.log import (
     Action,
@@ -111,24 +113,33 @@ def register(
     when one of the commits ahead belongs to a transaction in progress.
     """
     head = head_version(table.location)
-    if head == table.version:
+    if head == table.version or table.version is None:
         return None
     ahead = commits_ahead(table, head, json.loads(metadata)["penstock"])
     if all(each.author for each in ahead):
         return None
-    if table.version is None:
-        raise TableStateError(
-            f"the Delta table of {_name(table)} was created by another program",
-            detail="The lake's table is empty, and has no Delta table yet.",
-            hint=f'Remove the folder "{table.location}".',
-        )
     check_undone(table, ahead, xact_status, metadata)
+    try:
+        return _registered(session, table, table.version, ahead, metadata)
+    except (Py4JError, PySparkException) as error:
+        raise PenstockError(
+            f"Spark could not bring the Delta table of {_name(table)} back to its valid version",
+            detail=str(error).partition("\n")[0],
+        ) from error
+
+
+def _registered(
+    session: GetSession,
+    table: LakeTable,
+    version: int,
+    ahead: Sequence[AheadCommit],
+    metadata: str,
+) -> Registered:
     first = list(takewhile(lambda each: each.author is None, ahead))
-    base, last = table.version + len(first), ahead[-1].version
+    base, last = version + len(first), ahead[-1].version
     if len(first) == len(ahead):
         return _as_they_are(session, table, base)
-    if _content(table, base) == _content(table, last):  # somebody has undone what came since
-        _check_definition(table, last)
+    if ahead[-1].author is None and _is_same(table, base, last):  # somebody has undone the rest
         there = _as_they_are(session, table, base)
         return dataclasses.replace(there, table=_at(there.table, last))
     added = _added_again(table, base, ahead[len(first) :])
@@ -172,6 +183,8 @@ def _changes_rows(action: Action) -> bool:
 def _added_again(table: LakeTable, base: int, later: Sequence[AheadCommit]) -> list[Action]:
     """The files that other programs added on top of aborted commits of ours, to be put back."""
     added: list[Action] = []
+    if all(commit.author for commit in later):
+        return added
     for commit in later:
         actions = list(actions_of(table.location, commit.version))
         ours = commit.author is not None
@@ -271,8 +284,16 @@ def _undo(table: LakeTable) -> str:
     return f"RESTORE TABLE delta.`{table.location}` TO VERSION AS OF {table.version} with Spark."
 
 
-def _content(table: LakeTable, version: int) -> set[tuple[str, ...]]:
-    return {file.identity for file in data_files(table.location, version).values()}
+def _is_same(table: LakeTable, one: int, other: int) -> bool:
+    """Whether two versions have the same rows in the same files, under the same definition."""
+    files = [
+        {file.identity for file in data_files(table.location, each).values()}
+        for each in (one, other)
+    ]
+    definitions = [latest_action(table.location, each, "metaData") for each in (one, other)]
+    parts = ("schemaString", "partitionColumns", "configuration")
+    same = all(definitions[0].get(part) == definitions[1].get(part) for part in parts)
+    return files[0] == files[1] and same
 
 
 def _at(table: LakeTable, version: int) -> LakeTable:

@@ -55,6 +55,12 @@ def settle(
         return table
     ahead = commits_ahead(table, head, json.loads(metadata)["penstock"])
     if any(each.author is None for each in ahead):
+        if table.version is None:
+            raise TableStateError(
+                f'the Delta table of "{table.schema}.{table.name}" was made by another program',
+                detail="The lake's table is empty, and has no Delta table yet.",
+                hint=f'Remove the folder "{table.location}".',
+            )
         raise ConcurrentWriteError(
             f'the Delta table of "{table.schema}.{table.name}" was written by another program',
             detail=f"Its head is version {head}, version {table.version} is committed.",

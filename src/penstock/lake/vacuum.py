@@ -25,8 +25,12 @@ import time
 from pathlib import Path
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from penstock.change.relation import LakeTable
+from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import deletion_vector_path
 from penstock.lake.log import DataFile, data_files, latest_action, removed_files
@@ -73,10 +77,16 @@ def expired_files(table: LakeTable) -> list[str]:
 
 
 def vacuum(session: GetSession, table: LakeTable) -> None:
-    """Delta's VACUUM with the table's own retention; it leaves no commit in the log."""
+    """Delta's VACUUM with the table's own retention; it leaves no commit in the log.
+
+    PenstockError when Spark refuses or fails; what it has removed by then is old, too.
+    """
     spark = session()
     spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
-    spark.sql(f"VACUUM {delta_path(table.location)}")
+    try:
+        spark.sql(f"VACUUM {delta_path(table.location)}")
+    except (Py4JError, PySparkException) as error:
+        raise PenstockError("VACUUM failed", detail=str(error).partition("\n")[0]) from error
     reach(Failpoint.VACUUM_FILES_REMOVED)
 
 
@@ -87,7 +97,10 @@ def clean_log(table: LakeTable) -> bool:
     oldest = min(log.glob("[0-9]" * 20 + ".json"), default=None)
     if oldest is None or oldest.stat().st_mtime >= before:
         return False
-    DeltaTable(table.location, version=table.version).cleanup_metadata()
+    try:
+        DeltaTable(table.location, version=table.version).cleanup_metadata()
+    except DeltaError as error:
+        raise PenstockError("the Delta log cannot be cleaned", detail=str(error)) from error
     return True
 
 

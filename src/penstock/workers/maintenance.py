@@ -27,6 +27,7 @@ from penstock.control.connect import ControlConnection, connect
 from penstock.errors import (
     ConcurrentWriteError,
     ObjectInUseError,
+    PenstockError,
     TableStateError,
     WrongStateError,
 )
@@ -76,7 +77,11 @@ def compact_table(
     for sources in groups(data_files(table.location, table.version).values()):
         if stopping.is_set():
             return
-        made = rewrite(table, sources)
+        try:
+            made = rewrite(table, sources)
+        except OSError as error:  # another program's VACUUM
+            log.warning('table "%s.%s" is not compacted: %s', table.schema, table.name, error)
+            return
         try:
             with begin_commit(conn, "optimize", root) as commit:
                 [now] = lock_settled(context.spark.session, commit, [relid]).values()
@@ -115,8 +120,8 @@ def vacuum_table(context: WorkerContext, conn: ControlConnection, relid: int) ->
             if expired:
                 vacuum(context.spark.own_session(), now)
             cleaned = clean_log(now)
-    except (WrongStateError, TableStateError, ObjectInUseError, ConcurrentWriteError) as error:
-        log.info('table "%s.%s" is not vacuumed: %s', table.schema, table.name, error)
+    except (PenstockError, OSError) as error:
+        log.warning('table "%s.%s" is not vacuumed: %s', table.schema, table.name, error)
         return
     if expired or cleaned:
         log.info(
