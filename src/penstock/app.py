@@ -45,6 +45,7 @@ from penstock.lake.query import warm as warm_query
 from penstock.lake.session import Spark
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
+from penstock.workers.external import watch
 from penstock.workers.launcher import Launcher
 from penstock.workers.loop import Loop
 from penstock.workers.maintenance import maintain
@@ -149,8 +150,11 @@ def _workers(context: WorkerContext) -> Iterator[Launcher]:
         retry,
     )
     maintenance = Loop("maintenance", partial(maintain, context), "maintenance stopped", retry)
+    external = Loop(
+        "external", partial(watch, context), "other programs' writes are not noticed", retry
+    )
     launcher.start()
-    for loop in (ledger, reporter, maintenance):
+    for loop in (ledger, reporter, maintenance, external):
         loop.start()
     try:
         yield launcher
@@ -159,7 +163,7 @@ def _workers(context: WorkerContext) -> Iterator[Launcher]:
             log.warning("giving up a batch that is not done; the next start applies it again")
             context.spark.cancel_all_jobs()
             launcher.shut_down(DRAIN / 2)
-        for loop in (maintenance, ledger, reporter):
+        for loop in (external, maintenance, ledger, reporter):
             loop.shut_down(DRAIN)
 
 

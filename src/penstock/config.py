@@ -66,6 +66,14 @@ class Settings(BaseSettings):
     apply_batch_bytes: int = 512 * 1024 * 1024
     """Staged bytes that one apply batch takes at most, but never less than one transaction."""
 
+    search_spread_rows: int = 20_000_000
+    """Rows that may have a key of a batch from which Spark's executors look through them."""
+
+    autovacuum: bool = True
+    """Remove files and log entries of tables that no version within their retention needs."""
+    autovacuum_naptime: float = 3600.0
+    """Seconds between two looks for such files."""
+
     @field_validator("listen")
     @classmethod
     def _host_and_port(cls, value: str) -> str:

@@ -163,6 +163,15 @@ class TableStateError(PenstockError):
     sqlstate = "XX001"
 
 
+class ConcurrentWriteError(PenstockError):
+    """Another program wrote a Delta table meanwhile; its commits are to be registered first.
+
+    Whoever gets this rolls back, lets them be registered (workers/external.py), and tries again.
+    """
+
+    sqlstate = "40001"
+
+
 class StagingError(PenstockError):
     """The staged changes of a subscription are not as they were written."""
 

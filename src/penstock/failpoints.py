@@ -32,6 +32,8 @@ class Failpoint(StrEnum):
     APPLY_BEFORE_COMMIT = "apply_before_commit"  # K19
     APPLY_AFTER_COMMIT = "apply_after_commit"  # K20, K21
     OPTIMIZE_BEFORE_COMMIT = "optimize_before_commit"  # K19 of a compaction
+    VACUUM_FILES_REMOVED = "vacuum_files_removed"  # old files are gone, old log entries not
+    EXTERNAL_BEFORE_COMMIT = "external_before_commit"  # K19 of another program's commit
     RESTORE_STARTED = "restore_started"  # K22
     DDL_RELAYED = "ddl_relayed"  # K23
 

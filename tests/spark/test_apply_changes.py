@@ -20,7 +20,7 @@ from penstock.apply.batch import TableBatch
 from penstock.apply.changes import Applied, apply_changes
 from penstock.change import types
 from penstock.change.relation import LakeTable
-from penstock.errors import RelationMismatchError, TableStateError, UniqueViolationError
+from penstock.errors import ConcurrentWriteError, RelationMismatchError, UniqueViolationError
 from penstock.lake.log import head_version
 from penstock.lake.tables import read
 from tests.support.changes import (
@@ -214,7 +214,7 @@ def test_head_must_be_the_committed_version(keyed: Subscriber) -> None:
     """Nothing is written on top of a head that was not settled."""
     keyed.apply([insert(**row(1))])
     keyed.table = at(keyed.table, 0)
-    with pytest.raises(TableStateError):
+    with pytest.raises(ConcurrentWriteError):
         keyed.apply_here([insert(**row(2))])
 
 

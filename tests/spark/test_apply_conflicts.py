@@ -18,13 +18,15 @@ from penstock.apply.batch import Commits, TableBatch
 from penstock.apply.changes import apply_changes
 from penstock.apply.conflicts import Policy
 from penstock.change.last_change import LAST_CHANGE
+from penstock.change.relation import LakeTable
 from penstock.control.conflict_log import LOGGED, Conflicts
 from penstock.errors import FeatureNotSupportedError, UnresolvedConflictError
+from penstock.lake import tables
 from penstock.lake.compact import rewrite, swap
 from penstock.lake.files import write_file
 from penstock.lake.find import find_rows, take_rows
-from penstock.lake.log import data_files
-from penstock.lake.tables import append_files, arrow_schema, read
+from penstock.lake.log import actions_of, data_files, head_version
+from penstock.lake.tables import added, arrow_schema, commit_actions, read
 from tests.support.changes import Change, Row, Shape, at, delete, insert, staged, update
 
 METADATA = '{"penstock": "node", "xid": "7", "purpose": "apply"}'
@@ -82,12 +84,14 @@ class Shared:
         [found] = take_rows(self.table, hits, LAST_CHANGE).to_pylist()
         return tuple(found.values())
 
-    def written_by_another_program(self, *rows: Row) -> None:
-        """Append a file as a Spark job does: without who changed the rows."""
+    def rewritten_by_another_program(self, *rows: Row) -> None:
+        """Add a file as OPTIMIZE of a Spark job does: without who changed the rows, and when."""
         file = write_file(
             pa.Table.from_pylist(list(rows), schema=arrow_schema(self.table)), self.table.location
         )
-        self.table = at(self.table, append_files(self.table, [file], METADATA), None)
+        actions = [added(file, data_change=False)]
+        version = commit_actions(self.table.location, actions, "OPTIMIZE", METADATA)
+        self.table = at(self.table, version, None)
 
 
 @pytest.fixture
@@ -213,7 +217,7 @@ def test_compaction_keeps_who_changed_a_row(shared: Shared) -> None:
     """
     shared.apply([insert(**row(1, 1))], times=[100])
     shared.apply([insert(**row(2, 2))], subid=OTHER, times=[200])
-    shared.written_by_another_program(row(3, 3))
+    shared.rewritten_by_another_program(row(3, 3))
     made = rewrite(shared.table, list(data_files(*place(shared)).values()))
     version = swap(shared.table, made, METADATA)
     assert version is not None
@@ -246,6 +250,60 @@ def place(shared: Shared) -> tuple[str, int]:
     """The table's folder and version."""
     assert shared.table.version is not None
     return shared.table.location, shared.table.version
+
+
+def test_the_last_update_of_another_program(shared: Shared) -> None:
+    """Spark's INSERT and UPDATE are as old as their commit, after compaction too.
+
+    OPTIMIZE rewrites rows that it does not change: from then on nothing is known of those that had
+    no time of their own.
+    """
+    path = f"delta.`{shared.table.location}`"
+
+    def spark(sql: str) -> int:
+        """Run a statement of another program; the time of its commit."""
+        shared.spark.sql(sql)
+        head = head_version(shared.table.location)
+        shared.table = at(shared.table, head, None)
+        assert head is not None
+        actions = list(actions_of(shared.table.location, head))
+        [info] = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        return int(info["timestamp"]) * 1000
+
+    shared.apply([insert(**row(key)) for key in range(1, 9)], times=[100] * 8)
+    inserted = spark(f"INSERT INTO {path} VALUES (20, 1, 'spark'), (21, 1, 'spark')")
+    updated = spark(f"UPDATE {path} SET v = 5 WHERE id IN (1, 21)")
+    assert inserted < updated
+    changes = [update(row(20, 7)), update(row(1, 7)), update(row(21, 8)), update(row(2, 9))]
+    times = [inserted - 1, updated - 1, updated, 200]
+
+    def judged() -> list[tuple[str, int | None, bool]]:
+        before = shared.table
+        met = shared.apply(changes, Policy.LAST_UPDATE_WINS, times=times)
+        shared.table = at(shared.table, restore(before, shared), None)
+        return [(each.resolution, each.local_time_us, each.key["id"] == "21") for each in met.shown]
+
+    expected = [
+        ("keep_local", inserted, False),
+        ("keep_local", updated, False),
+        ("apply_remote", updated, True),
+    ]
+    assert judged() == expected
+    made = rewrite(shared.table, list(data_files(*place(shared)).values()))
+    version = swap(shared.table, made, METADATA)
+    assert version is not None
+    shared.table = at(shared.table, version, None)
+    assert judged() == expected
+    assert shared.last_change(2) == (OURS, 100)
+    spark(f"OPTIMIZE {path} ZORDER BY (v)")
+    with pytest.raises(UnresolvedConflictError):
+        shared.apply(changes, Policy.LAST_UPDATE_WINS, times=times)
+
+
+def restore(before: LakeTable, shared: Shared) -> int:
+    """Bring the table back to an older version; the new one."""
+    assert before.version is not None
+    return tables.restore(lambda: shared.spark, before.location, before.version, METADATA)
 
 
 def test_conflicts_are_shown_with_both_rows(shared: Shared) -> None:

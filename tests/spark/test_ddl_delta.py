@@ -43,8 +43,8 @@ ROWS: list[Values] = [
 @pytest.fixture
 def table(spark_worker: SparkSession, tmp_path: Path) -> LakeTable:
     made = LakeTable(9, "public", "t", "r", "d", BEFORE, ("id",), str(tmp_path / "t"), None, None)
-    tables.create(lambda: spark_worker, made, "{}")
-    return append(made, ROWS)
+    version = tables.create(lambda: spark_worker, made, "{}")
+    return append(replace(made, version=version), ROWS)
 
 
 def append(table: LakeTable, rows: list[Values]) -> LakeTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class Lake:
         with begin_commit(self.conn, "copy", self.root) as commit:
             table = commit.lock([oid])[oid]
             if table.version is None:
-                tables.create(self._session, table, commit.metadata)
+                version = tables.create(self._session, table, commit.metadata)
+                table = replace(table, version=version)
                 commit.set_columns(table)
             names = physical_names(table.location)
             arrow = pa.Table.from_pylist(rows, tables.arrow_schema(table))

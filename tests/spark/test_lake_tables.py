@@ -76,9 +76,14 @@ def arrow(table: LakeTable, rows: list[dict[str, object]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=tables.arrow_schema(table))
 
 
-def at(table: LakeTable, version: int) -> LakeTable:
+def at(table: LakeTable, version: int | None) -> LakeTable:
     """The table with this version committed."""
     return dataclasses.replace(table, version=version)
+
+
+def at_head(table: LakeTable) -> LakeTable:
+    """The table with all that was written committed."""
+    return at(table, head_version(table.location))
 
 
 def test_values_survive(spark_worker: SparkSession, tmp_path: Path) -> None:
@@ -88,7 +93,7 @@ def test_values_survive(spark_worker: SparkSession, tmp_path: Path) -> None:
     assert tables.read(spark_worker, table).toArrow().num_rows == 0
     assert tables.create(lambda: spark_worker, table, '{"purpose": "ddl"}') == 0
     rows = arrow(table, [ROW, NULLS])
-    version = tables.append_files(table, [write_file(rows, table.location)], "m")
+    version = tables.append_files(at_head(table), [write_file(rows, table.location)], "m")
     assert version == head_version(table.location) == 1
     frame = tables.read(spark_worker, at(table, 1))
     assert frame.schema == tables.spark_schema(table)
@@ -121,7 +126,7 @@ def test_pruning_never_hides_a_row(
     if not folder.exists():
         tables.create(lambda: spark, table, "m")
         rows = arrow(table, [ROW, NULLS])
-        tables.append_files(table, [write_file(rows, table.location)], "m")
+        tables.append_files(at_head(table), [write_file(rows, table.location)], "m")
     assert tables.read(spark, at(table, 1)).where(condition).count() == found
 
 
@@ -155,7 +160,7 @@ def test_names_that_need_mapping(spark_worker: SparkSession, tmp_path: Path) -> 
     names = physical_names(table.location)
     rows = arrow(table, [{"id": 1, "odd (name), `x`": "a"}])
     physical = rows.rename_columns([names[name] for name in rows.column_names])
-    version = tables.append_files(table, [write_file(physical, table.location)], "m")
+    version = tables.append_files(at_head(table), [write_file(physical, table.location)], "m")
     assert tables.read(spark_worker, at(table, version)).toArrow().to_pylist() == rows.to_pylist()
 
 
@@ -163,13 +168,15 @@ def test_append_to_a_widened_table(spark_worker: SparkSession, tmp_path: Path) -
     """A table with type widening, which deltalake does not know, still takes files."""
     table = lake_table(tmp_path / "t", {"id": types.INT4})
     tables.create(lambda: spark_worker, table, "m")
-    tables.append_files(table, [write_file(arrow(table, [{"id": 1}]), table.location)], "m")
+    tables.append_files(
+        at_head(table), [write_file(arrow(table, [{"id": 1}]), table.location)], "m"
+    )
     path = tables.delta_path(table.location)
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     spark_worker.sql(f"ALTER TABLE {path} ALTER COLUMN id TYPE bigint")
     wide = lake_table(tmp_path / "t", {"id": types.INT8})
     written = write_file(arrow(wide, [{"id": 2**40}]), wide.location)
-    version = tables.append_files(wide, [written], "the metadata")
+    version = tables.append_files(at_head(wide), [written], "the metadata")
     ids = tables.read(spark_worker, at(wide, version)).orderBy("id").collect()
     assert [row.id for row in ids] == [1, 2**40]
     assert '"the metadata"' in log_entry(wide.location, version).read_text()
@@ -177,7 +184,7 @@ def test_append_to_a_widened_table(spark_worker: SparkSession, tmp_path: Path) -
     assert sorted(hits.at.tolist()) == [0, 1]
     while version < tables.CHECKPOINT_EVERY:
         written = write_file(arrow(wide, [{"id": 2**40 + version}]), wide.location)
-        version = tables.append_files(wide, [written], "m")
+        version = tables.append_files(at_head(wide), [written], "m")
     for entry in Path(wide.location, "_delta_log").glob("*.json"):
         if int(entry.stem) < version:
             entry.unlink()
@@ -190,7 +197,9 @@ def test_both_writers_vectors_add_up(spark_worker: SparkSession, tmp_path: Path)
     table = lake_table(tmp_path / "t", {"id": types.INT4, "amount": types.NUMERIC})
     tables.create(lambda: spark_worker, table, "m")
     rows = [{"id": number, "amount": Decimal(f"{number}.5")} for number in range(10)]
-    version = tables.append_files(table, [write_file(arrow(table, rows), table.location)], "m")
+    version = tables.append_files(
+        at_head(table), [write_file(arrow(table, rows), table.location)], "m"
+    )
     path = tables.delta_path(table.location)
     spark_worker.sql(f"DELETE FROM {path} WHERE id IN (2, 3)")
     [name] = data_files(table.location, version + 1)
@@ -212,7 +221,9 @@ def test_executors_find_what_the_node_finds(spark_worker: SparkSession, tmp_path
     tables.create(lambda: spark_worker, table, "m")
     for start in range(0, 500, 100):
         rows = [{"id": (start + n) * 7 % 500, "v": f"v{n % 9}"} for n in range(100)]
-        version = tables.append_files(table, [write_file(arrow(table, rows), table.location)], "m")
+        version = tables.append_files(
+            at_head(table), [write_file(arrow(table, rows), table.location)], "m"
+        )
     table = at(table, version)
     gone = {path: np.array([3, 4], np.uint64) for path in list(data_files(table.location, version))}
     table = at(table, tables.change_rows(table, gone, [], "m"))
@@ -233,7 +244,7 @@ def test_restore_brings_back_rows_and_definition(
     table = lake_table(tmp_path / "t", {"id": types.INT4, "v": types.TEXT})
     tables.create(lambda: spark_worker, table, "m")
     rows = arrow(table, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
-    tables.append_files(table, [write_file(rows, table.location)], "m")
+    tables.append_files(at_head(table), [write_file(rows, table.location)], "m")
     path = tables.delta_path(table.location)
     spark_worker.sql(f"DELETE FROM {path} WHERE id = 1")
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
@@ -252,7 +263,7 @@ def test_all_files_of_a_version_are_synced(spark_worker: SparkSession, tmp_path:
     path = tables.delta_path(table.location)
     spark_worker.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = true)")
     rows = arrow(table, [{"id": number} for number in range(100)])
-    tables.append_files(table, [write_file(rows, table.location)], "m")
+    tables.append_files(at_head(table), [write_file(rows, table.location)], "m")
     spark_worker.sql(f"DELETE FROM {path} WHERE id = 1")
     head = head_version(table.location)
     assert head is not None
@@ -269,11 +280,11 @@ def test_checkpoints_of_appends(spark_worker: SparkSession, tmp_path: Path) -> N
     table = lake_table(tmp_path / "t", {"id": types.INT4})
     tables.create(lambda: spark_worker, table, "m")
     rows = arrow(table, [{"id": number} for number in range(10)])
-    tables.append_files(table, [write_file(rows, table.location)], "m")
+    tables.append_files(at_head(table), [write_file(rows, table.location)], "m")
     spark_worker.sql(f"DELETE FROM {tables.delta_path(table.location)} WHERE id < 3")
     version = 2
     while version < tables.CHECKPOINT_EVERY:
-        version = tables.append_files(table, [write_file(rows, table.location)], "m")
+        version = tables.append_files(at_head(table), [write_file(rows, table.location)], "m")
     log = Path(table.location, "_delta_log")
     assert (log / f"{version:020d}.checkpoint.parquet").is_file()
     for entry in log.glob("*.json"):

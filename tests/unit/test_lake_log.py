@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
-from penstock.errors import TableStateError
+from penstock.errors import ConcurrentWriteError, TableStateError
 from penstock.lake import tables
-from penstock.lake.durable import decode_z85, encode_z85, log_entry
+from penstock.lake.durable import decode_z85, encode_z85, log_entry, sync_path
 from penstock.lake.files import write_file
 from penstock.lake.log import (
     DataFile,
@@ -137,11 +137,27 @@ def test_a_checkpoint_says_what_the_commits_said(table: LakeTable) -> None:
 def test_a_version_is_made_once(table: LakeTable) -> None:
     """Whoever comes second is told; nothing is overwritten, and no draft stays."""
     commit(table.location, 1, [], "WRITE", "first")
-    with pytest.raises(TableStateError, match="written by another"):
+    with pytest.raises(ConcurrentWriteError, match="written by another"):
         commit(table.location, 1, [], "WRITE", "second")
     assert '"first"' in log_entry(table.location, 1).read_text()
     names = sorted(path.name for path in Path(table.location, "_delta_log").iterdir())
     assert names == [f"{version:020d}.json" for version in (0, 1)]
+
+
+def test_a_version_that_is_replaced_is_noticed(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark looks, then renames over what came in between: ours is not there any more."""
+    theirs = Path(table.location, "_delta_log", "theirs")
+    theirs.write_text("{}")
+
+    def sync_and_replace(folder: Path) -> None:
+        theirs.rename(log_entry(table.location, 1))
+        sync_path(folder)
+
+    monkeypatch.setattr("penstock.lake.log.sync_path", sync_and_replace)
+    with pytest.raises(ConcurrentWriteError):
+        commit(table.location, 1, [], "WRITE", "ours")
 
 
 def test_damaged_vectors_are_noticed(table: LakeTable) -> None:

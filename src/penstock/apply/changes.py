@@ -44,10 +44,10 @@ from penstock.apply.whole import whole_effect, whole_policy
 from penstock.change.last_change import LAST_CHANGE, with_last_change
 from penstock.change.relation import LakeTable, Relation
 from penstock.control.conflict_log import Conflicts
-from penstock.errors import RelationMismatchError, TableStateError
+from penstock.errors import RelationMismatchError
 from penstock.lake.files import NewFile, WrittenFile
-from penstock.lake.find import Hits, find_rows, take_rows
-from penstock.lake.log import head_version, physical_names
+from penstock.lake.find import SPREAD_ROWS, Hits, find_rows, take_rows
+from penstock.lake.log import physical_names
 from penstock.lake.session import GetSession
 from penstock.lake.tables import (
     append_files,
@@ -103,6 +103,7 @@ def apply_changes(
     defaults: Mapping[str, str] | None = None,
     conflicts: Conflicts | None = None,
     policy: Policy = Policy.ERROR,
+    spread_rows: int = SPREAD_ROWS,
 ) -> Applied | None:
     """Apply a batch to a table; None when it changes nothing there.
 
@@ -112,24 +113,21 @@ def apply_changes(
     columns that the publisher does not have.  ``policy`` says what is done about conflicts.
     ``conflicts`` gets what was met, as if the changes had come one by one, with two exceptions:
     what came before a TRUNCATE in its batch, and under ``error`` what is missing in a partitioned
-    table.  Of the leaves of such a table, the first one tells.
+    table.  Of the leaves of such a table, the first one tells.  From ``spread_rows`` rows in files
+    that may have a key on, executors look for it.
 
     RelationMismatchError, FeatureNotSupportedError, WrongStateError, UniqueViolationError,
     UnresolvedConflictError, NotNullViolationError, ValueNotHeldError, InvalidTextError: the batch
-    cannot be applied, and will not be by trying again.  TableStateError: Delta's head is not the
-    table's version.
+    cannot be applied, and will not be by trying again.  ConcurrentWriteError: Delta's head is not
+    the table's version.
     """
     counts, relations = count_changes(batch)
     if counts.total == 0:
         return None
-    if target.version is not None and head_version(target.location) != target.version:
-        raise TableStateError(
-            f'the Delta table of "{target.schema}.{target.name}" is not at its committed version'
-        )
     values = default_values(session, defaults or {})
     mappings = {each: RowMapping(each, target, values) for each in relations}
     met = conflicts if conflicts is not None else Conflicts()
-    work = _Work(session, target, batch, metadata, mappings, met, policy)
+    work = _Work(session, target, batch, metadata, mappings, met, policy, spread_rows)
     if counts.truncates:
         work.truncate()
     emptied = target.version is None or counts.truncates > 0
@@ -192,6 +190,7 @@ class _Work:
     mappings: dict[Relation, RowMapping]
     conflicts: Conflicts
     policy: Policy
+    spread_rows: int
     head: int | None = field(init=False)
     truncated: bool = field(init=False, default=False)
     merged: bool = field(init=False, default=False)
@@ -219,7 +218,7 @@ class _Work:
         keyed = Keyed(self.batch, self.target, self.mappings, index, self.policy)
         source = keyed.source()
         keys, ops = source.keys()
-        hits = find_rows(target, keys, self.session)
+        hits = find_rows(target, keys, self.session, self.spread_rows)
         there = np.full(keys.num_rows, -1)
         there[hits.at] = np.arange(len(hits))
         wrong = np.flatnonzero((there >= 0) & ((ops == INSERT) | (ops == CHECK)))
@@ -282,7 +281,7 @@ class _Work:
             going.files[number].add["path"]: np.sort(going.row[going.file == number])
             for number in np.unique(going.file)
         }
-        self.head = change_rows(self.target, gone, self._write(rows), self.metadata)
+        self.head = change_rows(self._at_head(), gone, self._write(rows), self.metadata)
         self.merged = True
 
     def _append(self, rows: Iterable[pa.Table]) -> None:
@@ -297,7 +296,10 @@ class _Work:
         else:
             files = self._write(rows)
         if files:
-            self.head = append_files(self.target, files, self.metadata)
+            self.head = append_files(self._at_head(), files, self.metadata)
+
+    def _at_head(self) -> LakeTable:
+        return dataclasses.replace(self.target, version=self.head)
 
     def _of_leaf(self, rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Those of the rows that belong into this table, if it is a partition."""
@@ -311,7 +313,7 @@ class _Work:
     def _write(self, rows: Iterable[pa.Table], filtered: bool = False) -> list[WrittenFile]:
         """Files with these rows (of them, those of the leaf), each of some size."""
         pending = iter(rows) if filtered else self._of_leaf(rows)
-        names = physical_names(self.target.location)
+        names = physical_names(self.target.location, self.head)
         physical = [each.with_name(names[each.name]) for each in arrow_schema(self.target)]
         schema = with_last_change(pa.schema(physical))
         files: list[WrittenFile] = []

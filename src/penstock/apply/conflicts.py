@@ -27,7 +27,7 @@ An UPDATE knows the whole row unless a column is unchanged TOAST, or is not publ
 null.  It is never filled up with NULL.
 
 *The later* compares the commit time of the remote transaction with the one of the transaction that
-last changed the row here (change/last_change.py); equal times let the remote change win.  When that
+last changed the row here (change/last_change.py, lake/births.py); equal times let the remote change win.  When that
 is not known the batch fails with 0A000: nothing is guessed.  No time is kept of a deletion, so a
 missing row is left out.
 

@@ -71,7 +71,7 @@ def judged(index: KeyIndex, look_up: LookUp, setting: Setting) -> tuple[Judged, 
             f'it is not known when a row of "{setting.target.schema}.{setting.target.name}" was'
             " last changed",
             detail="on_conflict = last_update_wins has to compare its time, and another program"
-            " has written the data file that it is in.",
+            " has rewritten the data file that it is in, as OPTIMIZE does.",
             hint="ALTER SUBSCRIPTION ... SET (on_conflict = apply_remote) or keep_local decides"
             " without the time; SKIP leaves the transaction out.",
         )

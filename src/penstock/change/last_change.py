@@ -13,7 +13,8 @@ Out:  columns that apply and copy write beside a table's own, and that compactio
 They are PostgreSQL's commit timestamps (``track_commit_timestamp``), for rows.  Delta's schema does
 not have them, so no reader sees them.  Their names are longer than any of PostgreSQL's (63 bytes):
 no column of a table is called so.  A row in a file without them was written by another program,
-which may also have written a row of ours anew: of such rows nothing is known.
+and no subscription is its origin; its time is that of the commit that brought the file, if that one
+brought nothing but changed rows (lake/births.py), else it is not known.
 """
 
 from __future__ import annotations

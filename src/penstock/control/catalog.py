@@ -58,6 +58,17 @@ def committed_versions(conn: ControlConnection) -> dict[int, int]:
     return dict(conn.execute(query).fetchall())
 
 
+def committed_places(conn: ControlConnection, lake_root: Path) -> dict[int, tuple[str, int]]:
+    """Folder and committed Delta version of each relation that has a Delta table."""
+    query = """
+        SELECT relid::bigint, location, version FROM penstock.table_version
+        WHERE version IS NOT NULL AND location <> ''"""
+    return {
+        relid: (str(lake_root / location), version)
+        for relid, location, version in conn.execute(query).fetchall()
+    }
+
+
 def lake_table(conn: ControlConnection, relid: int, lake_root: Path) -> LakeTable:
     """One table of the lake; WrongStateError (42P01) when the relation is not one."""
     table = lake_tables(conn, [relid], lake_root).get(relid)

@@ -191,11 +191,13 @@ def _sentence(conflict: LoggedConflict, key_index: str | None) -> str:
     time = f" at {at.isoformat(' ')}" if at is not None else ""
     if conflict.kind.endswith("exists"):
         origin = conflict.local_origin
-        by = f', modified by origin "pg_{origin}"{time}' if origin is not None else ""
+        who = "locally" if origin is None else f'by origin "pg_{origin}"'
+        known = origin is not None or at is not None
+        by = f", modified {who}{time}" if known else ""
         return f'Key already exists in unique index "{key_index}"{by}.'
     doing = "Updating" if conflict.kind.startswith("update") else "Deleting"
     if conflict.local_origin is None:
-        return f"{doing} the row that was modified locally."
+        return f"{doing} the row that was modified locally{time}."
     return (
         f'{doing} the row that was modified by a different origin "pg_{conflict.local_origin}"'
         f"{time}."

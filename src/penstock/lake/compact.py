@@ -30,8 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.change.last_change import with_last_change
+from penstock.change.last_change import TIME_COLUMN, with_last_change
 from penstock.change.relation import LakeTable
+from penstock.lake.births import born
 from penstock.lake.files import WrittenFile, write_file
 from penstock.lake.find import read_columns
 from penstock.lake.log import DataFile, data_files, physical_names
@@ -91,7 +92,7 @@ def groups(files: Iterable[DataFile]) -> list[tuple[DataFile, ...]]:
 
 def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
     """Write the rows that files still have into a new one, durable on return."""
-    names = physical_names(table.location)
+    names = physical_names(table.location, table.version)
     schema = with_last_change(arrow_schema(table))
     pieces, origins = [], []
     for number, file in enumerate(sources):
@@ -100,6 +101,7 @@ def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
         left = np.delete(np.arange(rows.num_rows), gone)
         pieces.append(rows.take(pa.array(left)))
         origins.append(np.stack([np.full(len(left), number), left]))
+    pieces = _with_births(table, sources, pieces)
     rows, (source, row) = pa.concat_tables(pieces), np.concatenate(origins, axis=1)
     if table.key:
         order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in table.key])
@@ -107,6 +109,24 @@ def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
     physical = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     written = write_file(physical, table.location) if rows.num_rows else None
     return Rewritten(tuple(sources), written, source, row)
+
+
+def _with_births(
+    table: LakeTable, sources: Sequence[DataFile], pieces: Sequence[pa.Table]
+) -> list[pa.Table]:
+    """The rows of files with the time of the file's commit where their own is missing."""
+    assert table.version is not None
+    lacking = [n for n, rows in enumerate(pieces) if rows.column(TIME_COLUMN).null_count]
+    paths = [sources[number].add["path"] for number in lacking]
+    times = born(table.location, table.version, paths) if paths else {}
+    filled = list(pieces)
+    for number, path in zip(lacking, paths, strict=True):
+        if path in times:
+            rows = pieces[number]
+            place = rows.column_names.index(TIME_COLUMN)
+            column = pc.fill_null(rows.column(place), times[path])
+            filled[number] = rows.set_column(place, rows.schema.field(place), column)
+    return filled
 
 
 def swap(table: LakeTable, made: Rewritten, metadata: str) -> int | None:
@@ -146,7 +166,7 @@ def swap(table: LakeTable, made: Rewritten, metadata: str) -> int | None:
             actions.append({"add": new.add})
     else:
         discard(table, made)
-    return commit_actions(table.location, actions, "OPTIMIZE", metadata) if actions else None
+    return commit_actions(table, actions, "OPTIMIZE", metadata) if actions else None
 
 
 def discard(table: LakeTable, made: Rewritten) -> None:

@@ -27,6 +27,8 @@ come back: a DROP always switches column mapping on.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import uuid
 
@@ -42,9 +44,9 @@ from penstock.change.relation import LakeTable
 from penstock.errors import ValueNotHeldError
 from penstock.lake.columns import ColumnChanges, DefinedColumn, Definition, column_changes
 from penstock.lake.durable import sync_versions
-from penstock.lake.log import head_version
+from penstock.lake.log import head_version, overtaken
 from penstock.lake.session import GetSession
-from penstock.lake.settle import XactStatus, settle
+from penstock.lake.settle import XactStatus, commits_ahead, settle
 from penstock.lake.tables import NEEDS_MAPPING, delta_path, user_metadata
 from penstock.names import quote_spark
 from penstock.pgoutput.columns import Cells, UnreadableValue, to_array
@@ -70,7 +72,8 @@ def follow_columns(
     """Let a locked table's Delta table follow; the new version, None when Delta has nothing to do.
 
     A head that an aborted writer left ahead is brought back first.  Whatever is refused is refused
-    before anything is changed.
+    before anything is changed.  ConcurrentWriteError when another program has written the table
+    and that is not registered yet.
     """
     changes = column_changes(
         definition.recorded,
@@ -108,6 +111,10 @@ def alter_table(
                 }
             )
     after = head_version(table.location)
+    node = json.loads(metadata)["penstock"]
+    ours = commits_ahead(dataclasses.replace(table, version=before), after, node)
+    if any(each.author is None for each in ours):
+        raise overtaken(table.location, before + 1)
     assert after is not None
     sync_versions(table.location, before + 1, after)
     return after

@@ -24,8 +24,11 @@ _Z85_TO_B85 = bytes.maketrans(_Z85, _B85)
 _B85_TO_Z85 = bytes.maketrans(_B85, _Z85)
 
 
-def sync_versions(location: str, first: int, last: int) -> None:
-    """fsync all that Delta versions ``first`` to ``last`` (inclusive) of a local table added."""
+def sync_versions(location: str, first: int, last: int, missing_ok: bool = False) -> None:
+    """fsync all that Delta versions ``first`` to ``last`` (inclusive) of a local table added.
+
+    ``missing_ok`` for versions of which only the last counts: a VACUUM may have come in between.
+    """
     if "://" in location or last < first:
         return
     root = Path(location)
@@ -33,6 +36,8 @@ def sync_versions(location: str, first: int, last: int) -> None:
     for version in range(first, last + 1):
         entry = log_entry(location, version)
         for path in _added_files(root, entry):
+            if missing_ok and not path.exists():
+                continue
             sync_path(path)
             folders.add(path.parent)
         sync_path(entry)

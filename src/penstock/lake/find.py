@@ -12,8 +12,9 @@ the other on each: 30 M rows/s, and nothing to start.  More are a Spark job, for
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from penstock.lake.tables import arrow_schema
 from penstock.lake.vectors import read_vector
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SPREAD_ROWS = 20_000_000
 """Rows in files that may have a hit from which Spark's executors look through them."""
@@ -82,25 +85,29 @@ def find_rows(
     asked: pa.Table,
     session: GetSession | None = None,
     spread_rows: int = SPREAD_ROWS,
+    among: Iterable[DataFile] | None = None,
 ) -> Hits:
     """The rows of a table that equal one of ``asked``, whose rows are distinct.
 
     ``asked`` has columns of the table under their names, in the table's types.  No hits for a
     table without a Delta table.  With ``session``, files of more than ``spread_rows`` rows together
-    are looked through by its executors.
+    are looked through by its executors.  ``among`` are the data files; by default the version's.
     """
     if table.version is None or not asked.num_rows:
         nothing = np.zeros(0, np.int64)
         return Hits((), nothing, nothing, nothing)
-    names = physical_names(table.location)
+    names = physical_names(table.location, table.version)
     bounds = [each for name in asked.column_names if (each := _bounds(name, asked.column(name)))]
+    if among is None:
+        among = data_files(table.location, table.version).values()
     files = [
         file
-        for file in data_files(table.location, table.version).values()
+        for file in among
         if all(_file_may_have(file, names[each.name], each) for each in bounds)
     ]
     look = _Look(table.location, names, asked, bounds)
     if session is not None and sum(file.rows for file in files) > spread_rows:
+        log.debug("executors look through %d files of %s", len(files), table.location)
         context = session().sparkContext
         tasks = context.parallelize(files, min(len(files), 2 * context.defaultParallelism))
         found = tasks.map(look).collect()
@@ -122,14 +129,14 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
     schema = pa.schema([wanted.field(name) for name in columns])
     if not len(hits):  # there may be no Delta table
         return schema.empty_table()
-    names = physical_names(table.location)
+    names = physical_names(table.location, table.version)
     order = np.lexsort((hits.row, hits.file))
     numbers, starts = np.unique(hits.file[order], return_index=True)
     parts = np.split(hits.row[order], starts[1:])
 
     def take(part: int) -> pa.Table:
         file = hits.files[numbers[part]]
-        with pq.ParquetFile(Path(table.location) / file.path) as parquet:
+        with _open(Path(table.location) / file.path) as parquet:
             ends = np.cumsum(_group_sizes(parquet))
             groups = np.unique(np.searchsorted(ends, parts[part], side="right")).tolist()
             rows = _read(parquet, groups, names, schema)
@@ -143,7 +150,7 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
 
 def read_columns(path: Path, names: Mapping[str, str], schema: pa.Schema) -> pa.Table:
     """All rows of a data file, gone ones too: columns ``names`` of it, as ``schema`` has them."""
-    with pq.ParquetFile(path) as parquet:
+    with _open(path) as parquet:
         return _read(parquet, list(range(parquet.num_row_groups)), names, schema)
 
 
@@ -157,7 +164,7 @@ class _Look:
     bounds: Sequence[_Bounds]
 
     def __call__(self, file: DataFile) -> tuple[Ints, Ints]:
-        with pq.ParquetFile(Path(self.location) / file.path) as parquet:
+        with _open(Path(self.location) / file.path) as parquet:
             groups = [
                 number
                 for number in range(parquet.num_row_groups)
@@ -191,6 +198,11 @@ def _read(
         for each, field in zip(physical, schema, strict=True)
     ]
     return pa.table(columns, schema=schema)
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    """A data file; Spark writes 96-bit timestamps by default, which are ours to the microsecond."""
+    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
 def _group_sizes(parquet: pq.ParquetFile) -> list[int]:

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from penstock.errors import TableStateError
+from penstock.errors import ConcurrentWriteError, TableStateError
 from penstock.lake.durable import log_entry, sync_path
 
 _COMMITS = "[0-9]" * 20 + ".json"
@@ -134,14 +134,35 @@ def data_files(location: str, version: int) -> dict[str, DataFile]:
     return files
 
 
-def physical_names(location: str) -> dict[str, str]:
-    """What the columns of the Delta table in a folder are called in its files, at its head."""
-    head = head_version(location)
-    assert head is not None  # the caller has created the table
-    metadata: Mapping[str, Any] = {}
-    for actions in _history(location, head, "metaData"):
+def removed_files(location: str, version: int) -> Iterator[tuple[DataFile, float]]:
+    """Files that were removed, by any commit that the log still knows, with the Unix time of it.
+
+    One that was put back since may be among them.
+    """
+    for actions in _history(location, version, "remove"):
         for action in actions:
-            metadata = action.get("metaData", metadata)
+            if "remove" in action:
+                removed = action["remove"]
+                yield DataFile(removed), removed.get("deletionTimestamp", 0) / 1000
+
+
+def latest_action(location: str, version: int, kind: str) -> Mapping[str, Any]:
+    """The last action of a kind that replaces itself (metaData, protocol) up to a version."""
+    found: Mapping[str, Any] = {}
+    for actions in _history(location, version, kind):
+        for action in actions:
+            found = action.get(kind, found)
+    return found
+
+
+def physical_names(location: str, version: int | None = None) -> dict[str, str]:
+    """What the columns of the Delta table in a folder are called in its files.
+
+    At a version; by default at its head.
+    """
+    at = head_version(location) if version is None else version
+    assert at is not None  # the caller has created the table
+    metadata = latest_action(location, at, "metaData")
     mode = metadata.get("configuration", {}).get("delta.columnMapping.mode", "none")
     return {
         field["name"]: field["name"]
@@ -170,7 +191,11 @@ def commit(
     """Make a version, the one after the head, from actions; durable on return.
 
     ``metadata`` is the commit's userMetadata.  The files that the actions name are on disk
-    already.  TableStateError when somebody else made the version in between.
+    already.  ConcurrentWriteError when somebody else made the version in between.
+
+    Spark's own log store for local files looks whether a version is there and then renames its
+    draft to it, so it may still replace an entry that was made between the two: that is looked at
+    once the entry's folder is on disk, some milliseconds later.
     """
     info = {
         "timestamp": int(time.time() * 1000),
@@ -185,16 +210,24 @@ def commit(
         file.write("\n".join(lines) + "\n")
         file.flush()
         os.fsync(file.fileno())
+        made = os.fstat(file.fileno()).st_ino
     try:
         os.link(draft, entry)
     except FileExistsError:
-        raise TableStateError(
-            f"the Delta table in {location} was written by another at the same time",
-            detail=f"Its log has version {version} already.",
-        ) from None
+        raise overtaken(location, version) from None
     finally:
         draft.unlink()
     sync_path(entry.parent)
+    if entry.stat().st_ino != made:
+        raise overtaken(location, version)
+
+
+def overtaken(location: str, version: int) -> ConcurrentWriteError:
+    """The error for a version that another program made when we were about to."""
+    return ConcurrentWriteError(
+        f"the Delta table in {location} was written by another at the same time",
+        detail=f"Its log has version {version} already.",
+    )
 
 
 def _history(location: str, version: int, kind: str) -> Iterator[list[Action]]:

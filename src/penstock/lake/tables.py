@@ -32,7 +32,14 @@ from penstock.change.types import arrow_type
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import sync_path, sync_versions
 from penstock.lake.files import WrittenFile
-from penstock.lake.log import Action, actions_of, commit, data_files, head_version
+from penstock.lake.log import (
+    Action,
+    actions_of,
+    commit,
+    data_files,
+    head_version,
+    overtaken,
+)
 from penstock.lake.session import GetSession
 from penstock.lake.vectors import read_vector, write_vectors
 from penstock.names import quote_spark
@@ -93,9 +100,9 @@ def create(session: GetSession, table: LakeTable, metadata: str) -> int:
 def append_files(table: LakeTable, files: Sequence[WrittenFile], metadata: str) -> int:
     """Commit files that lie in the table's folder as one append; the new version is returned.
 
-    TableStateError when somebody else committed in between; nobody may while we hold the lock.
+    ConcurrentWriteError when another program made that version.
     """
-    return commit_actions(table.location, [added(file) for file in files], "WRITE", metadata)
+    return commit_actions(table, [added(file) for file in files], "WRITE", metadata)
 
 
 def change_rows(
@@ -122,7 +129,7 @@ def change_rows(
         vectors = write_vectors(table.location, masks)
         actions += [there[path].masked(vector) for path, vector in vectors.items()]
     actions += [added(file) for file in files]
-    return commit_actions(table.location, actions, "MERGE", metadata)
+    return commit_actions(table, actions, "MERGE", metadata)
 
 
 def truncate(table: LakeTable, metadata: str) -> int:
@@ -130,9 +137,7 @@ def truncate(table: LakeTable, metadata: str) -> int:
     assert table.version is not None
     now = int(time.time() * 1000)
     files = data_files(table.location, table.version).values()
-    return commit_actions(
-        table.location, [file.removed(now) for file in files], "TRUNCATE", metadata
-    )
+    return commit_actions(table, [file.removed(now) for file in files], "TRUNCATE", metadata)
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -146,7 +151,8 @@ def read(spark: SparkSession, table: LakeTable) -> DataFrame:
 def restore(session: GetSession, location: str, version: int, metadata: str) -> int:
     """Make the state of an older version the newest again; the new head version is returned.
 
-    Spark does it when the table's definition has changed since.
+    Spark does it when the table's definition has changed since.  ConcurrentWriteError when another
+    program wrote at the same time.
     """
     before = head_version(location)
     assert before is not None
@@ -156,10 +162,10 @@ def restore(session: GetSession, location: str, version: int, metadata: str) -> 
         spark = session()
         with user_metadata(spark, metadata):
             spark.sql(f"RESTORE TABLE {delta_path(location)} TO VERSION AS OF {version:d}")
-        head = head_version(location)
-        assert head is not None
-        sync_versions(location, before + 1, head)
-        return head
+        if head_version(location) != before + 1:
+            raise overtaken(location, before + 1)
+        sync_versions(location, before + 1, before + 1)
+        return before + 1
     # By identity: a commit that removes and adds the same file with the same vector is not valid.
     wanted, there = (
         {file.identity: file for file in data_files(location, each).values()}
@@ -215,13 +221,18 @@ def added(file: WrittenFile, data_change: bool = True) -> Action:
     }
 
 
-def commit_actions(location: str, actions: Sequence[Action], operation: str, metadata: str) -> int:
-    """One version on top of the head, and now and then a checkpoint."""
-    head = head_version(location)
-    assert head is not None  # the caller has created the table
+def commit_actions(
+    table: LakeTable, actions: Sequence[Action], operation: str, metadata: str
+) -> int:
+    """One version on top of the table's, which is what ``actions`` were made from.
+
+    And now and then a checkpoint.
+    """
+    assert table.version is not None  # the caller has created the table
+    location, version = table.location, table.version + 1
     sync_path(Path(location))  # the entries of the new files in the folder
-    commit(location, head + 1, actions, operation, metadata)
-    if (head + 1) % CHECKPOINT_EVERY == 0:
-        DeltaTable(location).create_checkpoint()
-        sync_versions(location, head + 1, head + 1)
-    return head + 1
+    commit(location, version, actions, operation, metadata)
+    if version % CHECKPOINT_EVERY == 0:
+        DeltaTable(location, version=version).create_checkpoint()
+        sync_versions(location, version, version)
+    return version

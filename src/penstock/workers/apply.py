@@ -25,6 +25,7 @@ import queue
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from penstock.apply.batch import Commits, TableBatch
 from penstock.apply.changes import Applied, apply_changes, default_values
@@ -57,6 +58,7 @@ from penstock.workers.conflicts import log_conflicts
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults, spark_literals
 from penstock.workers.definitions import follow_definitions
+from penstock.workers.external import retried
 from penstock.workers.partitions import leaf_predicate
 from penstock.workers.privileges import acting_role, denied_changes
 from penstock.workers.schema_changes import follow_columns
@@ -101,8 +103,11 @@ class Applier:
         """Apply a batch and move the origin to its end; all of it or nothing.
 
         A ``skip_lsn`` that is not 0 is cleared; whether it was.  FailedChangeError when a change
-        cannot be applied.
+        cannot be applied.  TableStateError when another program's writes have stopped a table.
         """
+        return retried(self._context, self._connection, lambda: self._apply(works, batch, skip_lsn))
+
+    def _apply(self, works: Sequence[TableWork], batch: Batch, skip_lsn: int) -> bool:
         subid = self._subscription.oid
         cleared = False
         with begin_commit(self._connection, "apply", self._root) as commit:
@@ -142,6 +147,12 @@ class Applier:
 
         FailedChangeError when a change cannot be applied.
         """
+        catch_up = partial(self._catch_up, table, work, batch, position)
+        retried(self._context, self._connection, catch_up)
+
+    def _catch_up(
+        self, table: SubscriptionRelation, work: TableWork, batch: Batch, position: int
+    ) -> None:
         with begin_commit(self._connection, "catch up", self._root) as commit:
             self._write(commit, [work], batch)
             commit.set_relation_state(
@@ -217,6 +228,7 @@ class Applier:
                 target.defaults,
                 target.conflicts,
                 Policy(self._subscription.on_conflict),
+                self._context.settings.search_spread_rows,
             )
         except CHANGE_ERRORS as error:
             change = failing_change(error, batch, table, default_values(session, target.defaults))

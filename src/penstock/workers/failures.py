@@ -106,8 +106,10 @@ def record_error(
 
 
 def forget_error(connection: ControlConnection, subid: int) -> None:
-    """The subscription works again."""
-    connection.execute("DELETE FROM penstock.subscription_error WHERE subid = %s::oid", [subid])
+    """The subscription works again; a table of it may still be stopped (workers/external.py)."""
+    connection.execute(
+        "DELETE FROM penstock.subscription_error WHERE subid = %s::oid AND relid = 0", [subid]
+    )
 
 
 def _keep(connection: ControlConnection, subid: int, error: Exception) -> None:

@@ -1,30 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance: keeps small files and deletion vectors from piling up (lake/compact.py).
+"""Maintenance: compaction (lake/compact.py), and the removal of what is old (lake/vacuum.py).
 
-In:   the tables of the lake whose version has moved since the last look.
-Out:  commits of purpose ``optimize``, which change no data and have no rows to publish.
+In:   the tables of the lake; for compaction those whose version has moved since the last look.
+Out:  commits of purpose ``optimize``, which change no data and have no rows to publish; and fewer
+      files on disk.
 
 A rewrite runs without a lock; the swap holds the table's lock for some milliseconds, as a batch of
 apply does.  A crash before the swap's COMMIT leaves a file that nothing names, or a head that the
 next writer restores away.
+
+A removal holds the table's lock from the settling of its head to its end: no batch is under way,
+and the committed version is the head, which is what VACUUM keeps.  It runs on this thread, so no
+rewrite waits for its swap; while an initial copy writes files into a table, nothing is removed from
+it.  Another program's uncommitted files are safe for as long as the retention, as Delta says.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from penstock.control.catalog import committed_versions, lake_tables
 from penstock.control.commits import begin_commit
 from penstock.control.connect import ControlConnection, connect
-from penstock.errors import ObjectInUseError, TableStateError, WrongStateError
+from penstock.errors import (
+    ConcurrentWriteError,
+    ObjectInUseError,
+    TableStateError,
+    WrongStateError,
+)
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.compact import discard, groups, rewrite, swap
 from penstock.lake.log import data_files
+from penstock.lake.vacuum import clean_log, expired_files, vacuum
 from penstock.workers.context import WorkerContext
 from penstock.workers.writing import lock_settled
 
 log = logging.getLogger(__name__)
+
+_COPIED = """
+SELECT FROM pg_subscription_rel WHERE srsubstate = 'd' AND (srrelid = %(relid)s::oid
+    OR srrelid IN (SELECT relid FROM pg_partition_ancestors(%(relid)s::oid::regclass) relid))"""
 
 INTERVAL = 5.0
 """Seconds between two looks: at most so many batches' files wait beyond a tier's eight."""
@@ -33,12 +50,19 @@ INTERVAL = 5.0
 def maintain(context: WorkerContext, stopping: threading.Event) -> None:
     """Look at the tables every INTERVAL until told to stop."""
     seen: dict[int, int | None] = {}
+    settings = context.settings
+    look_at = time.monotonic()
     with connect(context.control, application_name="penstock maintenance") as conn:
         while not stopping.wait(INTERVAL):
             for relid, version in committed_versions(conn).items():
                 if seen.get(relid) != version and not stopping.is_set():
                     compact_table(context, conn, relid, stopping)
                     seen[relid] = version
+            if settings.autovacuum and time.monotonic() >= look_at:
+                for relid in committed_versions(conn):
+                    if not stopping.is_set():
+                        vacuum_table(context, conn, relid)
+                look_at = time.monotonic() + settings.autovacuum_naptime
 
 
 def compact_table(
@@ -60,8 +84,9 @@ def compact_table(
                 if version is not None:
                     commit.moved(now, version, [], "optimize", now.sole_writer)
                 reach(Failpoint.OPTIMIZE_BEFORE_COMMIT)
-        except (WrongStateError, TableStateError, ObjectInUseError) as error:
-            # Dropped meanwhile, or with a head that cannot be settled: the others need not wait.
+        except (WrongStateError, TableStateError, ObjectInUseError, ConcurrentWriteError) as error:
+            # Dropped or written meanwhile, or with a head that cannot be settled: the others need
+            # not wait.
             log.info('table "%s.%s" is not compacted: %s', table.schema, table.name, error)
             discard(table, made)
             return
@@ -71,4 +96,33 @@ def compact_table(
             table.name,
             len(sources),
             len(made.row),
+        )
+
+
+def vacuum_table(context: WorkerContext, conn: ControlConnection, relid: int) -> None:
+    """Remove files and log entries of one table that no version within retention needs."""
+    root = context.settings.lake_path
+    table = lake_tables(conn, [relid], root).get(relid)
+    if table is None or table.version is None:
+        return
+    try:
+        with begin_commit(conn, "vacuum", root) as commit:
+            [now] = lock_settled(context.spark.session, commit, [relid]).values()
+            if conn.execute(_COPIED, {"relid": relid}).fetchone() is not None:
+                log.debug('table "%s.%s" is not vacuumed: it is copied', now.schema, now.name)
+                return
+            expired = expired_files(now)
+            if expired:
+                vacuum(context.spark.own_session(), now)
+            cleaned = clean_log(now)
+    except (WrongStateError, TableStateError, ObjectInUseError, ConcurrentWriteError) as error:
+        log.info('table "%s.%s" is not vacuumed: %s', table.schema, table.name, error)
+        return
+    if expired or cleaned:
+        log.info(
+            'table "%s.%s": %d files that nobody needs are removed%s',
+            table.schema,
+            table.name,
+            len(expired),
+            ", and old log entries" if cleaned else "",
         )

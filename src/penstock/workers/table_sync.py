@@ -23,9 +23,14 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
+
+from penstock.change.relation import LakeTable
 from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
 from penstock.client.published import published_table
@@ -39,20 +44,33 @@ from penstock.control.catalog import (
 from penstock.control.commits import Commit, begin_commit
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import TableState
-from penstock.errors import PenstockError, ValueNotHeldError
+from penstock.errors import PenstockError, UniqueViolationError, ValueNotHeldError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.copy import TableCopied, run_copy
 from penstock.lake.copy_source import Source
-from penstock.lake.log import physical_names
-from penstock.lake.tables import append_files, create
+from penstock.lake.files import WrittenFile
+from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.new_rows import key_twice, new_rows
+from penstock.lake.tables import added, append_files, arrow_schema, create
 from penstock.lsn import format_lsn
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
+from penstock.workers.external import retried
 from penstock.workers.privileges import acting_role, check_copy
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _told_at(lsn: int) -> Iterator[None]:
+    """Say of a value that cannot be held in which snapshot it is."""
+    try:
+        yield
+    except ValueNotHeldError as error:
+        error.where = f"initial copy of the snapshot at {format_lsn(lsn)}"
+        raise
 
 
 class TableSyncStopped(PenstockError):
@@ -132,7 +150,7 @@ class TableSync:
 
     def _copy(self, conn: ControlConnection) -> None:
         subscription, context = self._subscription, self._context
-        self._begin(conn)
+        retried(context, conn, lambda: self._begin(conn))
         name = f"{subscription.name} table sync"
         with export_snapshot(
             subscription.conninfo,
@@ -161,13 +179,12 @@ class TableSync:
                 self._progress,
                 self._stopping,
             )
-            try:
-                with closing(copied):
-                    for table in copied:
-                        self._commit(conn, table, snapshot.lsn, time.monotonic() - begun)
-            except ValueNotHeldError as error:
-                error.where = f"initial copy of the snapshot at {format_lsn(snapshot.lsn)}"
-                raise
+            with _told_at(snapshot.lsn), closing(copied):
+                for table in copied:
+                    commit = partial(
+                        self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
+                    )
+                    retried(context, conn, commit)
 
     def _begin(self, conn: ControlConnection) -> None:
         """State d, and a Delta table for each target that has none."""
@@ -195,7 +212,9 @@ class TableSync:
         self._estimates[table.relid] = published.estimated_rows
         lake = lake_table(conn, table.relid, root)
         parts = [(lake, None)] if lake.kind == "r" else leaf_partitions(conn, table.relid, root)
-        leaves = [Leaf(leaf, only, physical_names(leaf.location)) for leaf, only in parts]
+        leaves = [
+            Leaf(leaf, only, physical_names(leaf.location, leaf.version)) for leaf, only in parts
+        ]
         names = [column.name for column in published.relation.columns]
         role = acting_role(conn, self._subscription, lake.relid)
         defaults = column_defaults(conn, lake, names, role)
@@ -214,6 +233,7 @@ class TableSync:
         relid = copied.target.relid
         with begin_commit(conn, "copy", self._context.settings.lake_path) as commit:
             tables = lock_settled(self._session, commit, [relid, *copied.files])
+            self._check_keys(tables, copied)
             for leaf, files in copied.files.items():
                 table = tables[leaf]
                 version = append_files(table, files, commit.metadata)
@@ -236,6 +256,35 @@ class TableSync:
             seconds,
             format_lsn(lsn),
         )
+
+    def _check_keys(self, tables: dict[int, LakeTable], copied: TableCopied) -> None:
+        """PostgreSQL's error for a copied row whose key a row of the table has already.
+
+        The copy's files are removed then: the next attempt writes them again.
+        """
+        for leaf, files in copied.files.items():
+            twice = self._key_twice(tables[leaf], files)
+            if twice is not None:
+                for each, its in copied.files.items():
+                    for file in its:
+                        Path(tables[each].location, file.path).unlink()
+                table = tables[leaf]
+                raise UniqueViolationError(
+                    f'duplicate key value violates unique constraint "{table.key_index}"',
+                    detail=f"{twice} already exists.",
+                    where=f"COPY {table.name}",
+                )
+
+    def _key_twice(self, table: LakeTable, files: Sequence[WrittenFile]) -> str | None:
+        assert table.version is not None  # made when the copy began
+        before = data_files(table.location, table.version)
+        if not table.key or not before:
+            return None
+        adds = [added(file)["add"] for file in files]
+        after = before | {add["path"]: DataFile(add) for add in adds}
+        schema = pa.schema([arrow_schema(table).field(name) for name in table.key])
+        copied = pa.concat_tables([schema.empty_table(), *new_rows(table, before, after, schema)])
+        return key_twice(self._session, table, copied, after.values())
 
 
 def _leaf_relids(conn: ControlConnection, relid: int, commit: Commit) -> list[int]:

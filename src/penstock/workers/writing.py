@@ -16,6 +16,8 @@ def lock_settled(
 ) -> dict[int, LakeTable]:
     """Lock tables for writing; a head that an aborted writer left ahead is brought back.
 
+    ConcurrentWriteError when another program has written one of them; see retried (external.py).
+
     A head that was restored has a new version with the committed content: the table in the answer
     has it, and so has table_version when this commit commits.
     """
