@@ -90,7 +90,7 @@ class Shared:
             pa.Table.from_pylist(list(rows), schema=arrow_schema(self.table)), self.table.location
         )
         actions = [added(file, data_change=False)]
-        version = commit_actions(self.table.location, actions, "OPTIMIZE", METADATA)
+        version = commit_actions(self.table, actions, "OPTIMIZE", METADATA)
         self.table = at(self.table, version, None)
 
 

@@ -27,9 +27,9 @@ An UPDATE knows the whole row unless a column is unchanged TOAST, or is not publ
 null.  It is never filled up with NULL.
 
 *The later* compares the commit time of the remote transaction with the one of the transaction that
-last changed the row here (change/last_change.py, lake/births.py); equal times let the remote change win.  When that
-is not known the batch fails with 0A000: nothing is guessed.  No time is kept of a deletion, so a
-missing row is left out.
+last changed the row here (change/last_change.py, lake/births.py); equal times let the remote
+change win.  When that is not known the batch fails with 0A000: nothing is guessed.  No time is kept
+of a deletion, so a missing row is left out.
 
 Changes are judged one after the other, as PostgreSQL would: what an earlier change of the batch has
 written belongs to this subscription, and is as old as its transaction.
