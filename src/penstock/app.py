@@ -205,7 +205,13 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
     router = StatementRouter(
         names,
         Reconciler(context.spark, guard, context.control, settings.lake_path),
-        SubscriptionRouter(context.control, names, launcher, context.publisher_user),
+        SubscriptionRouter(
+            context.control,
+            names,
+            launcher,
+            context.publisher_user,
+            context.settings.wal_receiver_timeout,
+        ),
     )
     queries = SparkQueries(
         context.spark.session,

@@ -66,6 +66,10 @@ class ConnectionLostError(PenstockError):
     sqlstate = "08006"
 
 
+class NoAnswerError(ConnectionLostError):
+    """A peer did not answer in time, or did not even accept the connection."""
+
+
 class FeatureNotSupportedError(PenstockError):
     """The statement is understood and refused; nothing was changed."""
 
@@ -136,6 +140,13 @@ class UniqueViolationError(PenstockError):
     """A key that must be unique exists already; ``position`` is the change's in its batch."""
 
     sqlstate = "23505"
+    position: int | None = None
+
+
+class NoPartitionError(PenstockError):
+    """No partition takes a row; ``position`` is its change's in its batch."""
+
+    sqlstate = "23514"
     position: int | None = None
 
 

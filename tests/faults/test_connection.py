@@ -14,6 +14,7 @@ import pytest
 from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.proxy import Proxy
+from tests.support.psql import PsqlError
 from tests.support.subscribing import drop_subscription, wait_equal, wait_ready
 from tests.support.waits import wait_until
 
@@ -146,6 +147,36 @@ def test_a_subscription_survives_the_network(subscribed: Subscribed, proxy: Prox
         if fault in ("half-open", "crash"):
             wait_equal(subscribed.publisher, query, subscribed.node)
     wait_equal(subscribed.publisher, query, subscribed.node)
+
+
+def test_commands_end_when_the_publisher_is_silent(
+    running: Node, publisher_db: Database, proxy: Proxy
+) -> None:
+    """A publisher that accepts and says nothing: each command that connects ends, and undoes all.
+
+    PostgreSQL's own would wait until somebody cancels them.
+    """
+    conninfo = proxy.conninfo(publisher_db, "connect_timeout=2")
+    create = f"CREATE SUBSCRIPTION silent CONNECTION '{conninfo}' PUBLICATION silent"
+    publisher_db.psql("CREATE TABLE silent (id int PRIMARY KEY); CREATE PUBLICATION silent")
+    no_answer = 'subscription "silent" could not connect to the publisher: '
+    for options in ("", " WITH (create_tables = false)"):
+        proxy.freeze()
+        with pytest.raises(PsqlError, match=no_answer):
+            running.psql(create + options)
+        assert running.psql("SELECT count(*) FROM pg_subscription WHERE subname = 'silent'") == "0"
+        proxy.thaw()
+    running.psql(create)
+    publisher_db.psql("ALTER PUBLICATION silent ADD TABLE silent")
+    proxy.freeze()
+    with pytest.raises(PsqlError, match=no_answer):
+        running.psql("ALTER SUBSCRIPTION silent REFRESH PUBLICATION")
+    with pytest.raises(PsqlError, match="when attempting to drop replication slot"):
+        running.psql("DROP SUBSCRIPTION silent")
+    proxy.thaw()
+    running.psql("ALTER SUBSCRIPTION silent REFRESH PUBLICATION")
+    wait_ready(running, "silent")
+    drop_subscription(running, "silent")
 
 
 def test_an_apply_that_takes_longer_than_wal_sender_timeout(

@@ -106,7 +106,7 @@ def client(
     control: PostgresServer, database: str, conn: psycopg.Connection[TupleRow], workers: Workers
 ) -> Client:
     address = ControlAddress("127.0.0.1", control.port, database, SUPERUSER, "")
-    return Client(conn, SubscriptionRouter(address, KnownNames(), workers, SUPERUSER))
+    return Client(conn, SubscriptionRouter(address, KnownNames(), workers, SUPERUSER, 60.0))
 
 
 def one(conn: psycopg.Connection[TupleRow], query: str, *parameters: object) -> object:

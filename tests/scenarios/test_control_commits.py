@@ -437,7 +437,7 @@ def test_record_is_the_last_message_of_the_commit(
         pass
     messages = conn.execute(
         "SELECT xid::text, data FROM pg_logical_slot_get_binary_changes('reader', NULL, NULL,"
-        " 'proto_version', '1', 'publication_names', 'penstock_ledger', 'messages', 'true')"
+        " 'proto_version', '1', 'publication_names', '', 'messages', 'true')"
     ).fetchall()
     conn.execute("SELECT pg_drop_replication_slot('reader')")
     # Without the message that carries the xid: it belongs to no transaction.

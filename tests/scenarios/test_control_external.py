@@ -65,7 +65,7 @@ def test_fitting_server_is_accepted_and_migrated(fitting: PostgresServer) -> Non
         registered = "SELECT count(*) FROM penstock.table_version WHERE location <> ''"
         assert one(conn, registered) == 1
         assert conn.execute("SELECT * FROM pg_stat_subscription").fetchall() == []
-        conn.execute("DROP PUBLICATION " + LEDGER_NAME)
+        conn.execute("DROP PUBLICATION IF EXISTS " + LEDGER_NAME)  # before 18
         conn.execute("SELECT pg_drop_replication_slot(%s)", [LEDGER_NAME])
 
 

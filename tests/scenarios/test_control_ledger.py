@@ -79,6 +79,13 @@ def wait_for(conn: ControlConnection, expected: list[int]) -> None:
     assert versions(conn) == expected
 
 
+def test_users_see_no_publication_of_ours(conn: ControlConnection) -> None:
+    """The ledger needs none on the embedded server, and one of an older version is dropped."""
+    conn.execute(f"CREATE PUBLICATION {LEDGER_NAME}")
+    migrate(conn)
+    assert one(conn, "SELECT count(*) FROM pg_publication") == 0
+
+
 def test_commits_become_rows_in_order(control: Control, conn: ControlConnection) -> None:
     """Row for row what was committed, also before the ledger was started; nothing else."""
     first = commit(control, conn, 0)

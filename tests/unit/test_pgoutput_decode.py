@@ -110,6 +110,24 @@ def test_a_relation_that_changes_gets_a_new_table(inside: bool) -> None:
     ]
 
 
+def test_a_definition_that_comes_back() -> None:
+    """Rows under a definition, another one, and the first one again stay in that order."""
+    full = Relation(101, "public", "t1", "f", (ID, NOTE))
+    decoder = Decoder()
+    decode(wire.begin(8), *INTRO, wire.insert(101, ["0", "a"]), wire.commit(8, 16), decoder=decoder)
+    decoded = decode(
+        wire.begin(24),
+        *(wire.describe(full), wire.insert(101, ["1", "b"])),
+        *(wire.describe(T1), wire.insert(101, ["2", "c"])),
+        *(wire.describe(full), wire.insert(101, ["3", "d"])),
+        wire.commit(24, 40),
+        decoder=decoder,
+    )
+    found = [(relation, table["seq"].to_pylist()) for relation, table in decoded.tables]
+    assert found == [(full, [0]), (T1, [1]), (full, [2])]
+    assert decoder.described == 5
+
+
 def test_a_transaction_may_come_in_pieces() -> None:
     """A piece without the end is marked open, and the order goes on in the next one."""
     decoder = Decoder()

@@ -6,8 +6,9 @@ Out:  the change that PostgreSQL, which applies one after the other, would have 
 
     the error                           the change
     ----------------------------------  ----------------------------------------------------------
-    a key exists already, or a          the error knows its position
-    conflict cannot be decided
+    a key exists already, no partition  the error knows its position
+    takes a row, or a conflict cannot
+    be decided
     a value or a column does not fit    the first row that cannot be converted alone, found by
                                         halving the record batch that it is in
     anything else                       the first change of the relation
@@ -30,6 +31,7 @@ from penstock.errors import (
     FeatureNotSupportedError,
     InsufficientPrivilegeError,
     InvalidTextError,
+    NoPartitionError,
     NotNullViolationError,
     PenstockError,
     RelationMismatchError,
@@ -43,6 +45,7 @@ CHANGE_ERRORS = (
     FeatureNotSupportedError,
     InsufficientPrivilegeError,
     InvalidTextError,
+    NoPartitionError,
     NotNullViolationError,
     RelationMismatchError,
     UniqueViolationError,
@@ -116,9 +119,8 @@ def failing_change(
 
     ``defaults`` are as in RowMapping.
     """
-    if isinstance(error, UniqueViolationError | UnresolvedConflictError) and (
-        error.position is not None
-    ):
+    positioned = UniqueViolationError | NoPartitionError | UnresolvedConflictError
+    if isinstance(error, positioned) and error.position is not None:
         return _at(batch, error.position)
     for relation, rows in batch.read(["old", "new", "unchanged"]):
         if not _fits(relation, rows, target, defaults):

@@ -48,7 +48,8 @@ class RowMapping:
             word = "columns" if len(missing) > 1 else "column"
             raise RelationMismatchError(
                 f'logical replication target relation "{self.target.schema}.{self.target.name}"'
-                f" is missing replicated {word}: {', '.join(missing)}"
+                f" is missing replicated {word}: {', '.join(missing)}",
+                hint="Use ALTER TABLE to add or rename the column here.",
             )
         for column, sent in self.pairs:
             if sent is not None:
@@ -140,8 +141,8 @@ class RowMapping:
             f'the publisher did not send column "{name}" of a row inserted into "{self.name}"',
             detail="An UPDATE moved the row into the publication's row filter, and PostgreSQL"
             " does not log an unchanged out-of-line value.",
-            hint="Set REPLICA IDENTITY FULL for the table on the publisher, then copy the table"
-            " again.",
+            hint="Set REPLICA IDENTITY FULL for the table on the publisher, and drop the table"
+            " here: ALTER SUBSCRIPTION ... REFRESH PUBLICATION copies it again.",
         )
 
     def _default(self, column: LakeColumn, inserted: pa.Array) -> pa.Array:

@@ -25,6 +25,8 @@ no text on the publisher is what numeric_as and the like have made of it (change
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,7 +76,8 @@ def convert(values: pa.Array, source: Column, target: LakeColumn) -> pa.Array:
     try:
         converted = _converted(values, source.type_oid, target.type_oid, wanted)
     except pa.ArrowInvalid as error:
-        raise _value_error(error, source, target) from error
+        value = _first_unconverted(values, source.type_oid, target.type_oid, wanted)
+        raise _value_error(error, value, target) from error
     if target.type_oid in (types.VARCHAR, types.BPCHAR) and target.typmod >= 4:
         return _limited(converted, target)
     return converted
@@ -179,14 +182,29 @@ def _converted(values: pa.Array, source: int, target: int, wanted: pa.DataType) 
     return pc.cast(values, wanted)
 
 
-def _value_error(error: pa.ArrowInvalid, source: Column, target: LakeColumn) -> Exception:
+def _first_unconverted(values: pa.Array, source: int, target: int, wanted: pa.DataType) -> str:
+    """Text of the first value that cannot be converted; one of them cannot."""
+    good, bad = 0, len(values)  # values that can be, and values among which one cannot
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            _converted(values.slice(good, middle - good), source, target, wanted)
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return str(values[good].as_py())
+
+
+def _value_error(error: pa.ArrowInvalid, value: str, target: LakeColumn) -> Exception:
+    """The error of the type's input function (int.c, numutils.c, numeric.c)."""
     where = f'column "{target.name}"'
-    if source.type_oid in _TEXTS:
-        message = f"invalid input syntax for type {_INTS[target.type_oid]}"
-        return InvalidTextError(message, detail=str(error), where=where)
     name = _INTS.get(target.type_oid)
-    message = f"value is out of range for type {name}" if name else "numeric field overflow"
-    return ValueNotHeldError(message, detail=str(error), where=where)
+    if name is None:
+        return ValueNotHeldError("numeric field overflow", detail=str(error), where=where)
+    if not re.fullmatch(r"\s*[-+]?\d+\s*", value):
+        message = f'invalid input syntax for type {name}: "{value}"'
+        return InvalidTextError(message, where=where)
+    return ValueNotHeldError(f'value "{value}" is out of range for type {name}', where=where)
 
 
 def _limited(values: pa.Array, target: LakeColumn) -> pa.Array:

@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from penstock.errors import (
     ConnectionLostError,
     InvalidParameterError,
+    NoAnswerError,
     ObjectInUseError,
     PenstockError,
 )
@@ -143,7 +144,7 @@ def open_publisher(
         try:
             connection = _Lent.connect(full, autocommit=True).pgconn
         except psycopg.Error as error:
-            raise connection_lost(str(error), conninfo) from None
+            raise connection_lost(error, conninfo) from None
         connection.nonblocking = 0
         _check_password(connection, password_required)
         with answers_within(connection.socket, ANSWER_TIMEOUT):
@@ -152,13 +153,13 @@ def open_publisher(
     try:
         session = psycopg.connect(full, autocommit=True)
     except psycopg.Error as error:
-        raise connection_lost(str(error), conninfo) from None
+        raise connection_lost(error, conninfo) from None
     _check_password(session.pgconn, password_required)
     try:
         with answers_within(session.fileno(), ANSWER_TIMEOUT):
             session.execute(CLEAR_SEARCH_PATH)
     except psycopg.Error as error:
-        raise connection_lost(str(error), conninfo) from None
+        raise connection_lost(error, conninfo) from None
     return session
 
 
@@ -167,7 +168,7 @@ def answers_within(descriptor: int, seconds: float) -> Iterator[None]:
     """Cut a connection, given by its socket, when the block's commands take longer.
 
     A peer that accepts and then says nothing (a hung server, a half-open path through a proxy)
-    keeps TCP alive, so nothing else would end the wait.  ConnectionLostError then.
+    keeps TCP alive, so nothing else would end the wait.  NoAnswerError then.
     """
     late = threading.Event()
     with cutter(descriptor) as cut:
@@ -184,7 +185,7 @@ def answers_within(descriptor: int, seconds: float) -> Iterator[None]:
         except (ConnectionLostError, psycopg.Error) as error:
             if not late.is_set():
                 raise
-            raise ConnectionLostError(
+            raise NoAnswerError(
                 f"lost the connection to the publisher: it did not answer within {seconds:g} s"
             ) from error
         finally:
@@ -261,13 +262,15 @@ def server_error(connection: pq.abc.PGconn, result: pq.abc.PGresult | None) -> P
     )
 
 
-def connection_lost(text: str, conninfo: str) -> ConnectionLostError:
+def connection_lost(error: psycopg.Error, conninfo: str) -> ConnectionLostError:
     """That there is no connection, with libpq's reason and without the password."""
     password = conninfo_to_dict(conninfo).get("password")
-    reason = text.strip()
+    reason = str(error).strip()
     if password:
         reason = reason.replace(str(password), "********")
-    return ConnectionLostError(f"could not connect to the publisher: {reason}")
+    late = isinstance(error, psycopg.errors.ConnectionTimeout)
+    kind = NoAnswerError if late else ConnectionLostError
+    return kind(f"could not connect to the publisher: {reason}")
 
 
 def _check_password(connection: pq.abc.PGconn, password_required: bool) -> None:

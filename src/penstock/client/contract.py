@@ -52,18 +52,6 @@ class Publisher:
     database: str
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where the stream goes on.
-
-    ``publishes_all``: every publication publishes every operation.  Otherwise the publisher can
-    delete a row, and insert its key again, while only the second is sent.
-    """
-
-    position: int
-    publishes_all: bool
-
-
 def check_contract(
     connection: pq.abc.PGconn,
     *,
@@ -71,8 +59,8 @@ def check_contract(
     publications: Sequence[str],
     staging: StagingLog,
     origin_lsn: int,
-) -> Start:
-    """Check each line; return the position to start from, and what is published.
+) -> int:
+    """Check each line; return the position to start from.
 
     ``origin_lsn`` is the applied position, 0 when there is none.  Our flush is that or the end of
     staging, whichever is later.  SlotError, PublicationError or FeatureNotSupportedError with a
@@ -93,13 +81,13 @@ def check_contract(
     if known is None and flush == 0:
         flush = confirmed
     _check_positions(slot, confirmed, flush, parse_lsn(flushed or ""))
-    publishes_all = _check_publications(connection, publications)
+    _check_publications(connection, publications)
     staging.advance(flush)
     if known is None:
         content = json.dumps(asdict(publisher)).encode()
         with room_needed(staging.folder):
             replace_durably(staging.folder / IDENTITY_FILE, content)
-    return Start(flush, publishes_all)
+    return flush
 
 
 def _known_publisher(folder: Path) -> Publisher | None:
@@ -177,14 +165,10 @@ def _check_positions(slot: str, confirmed: int, flush: int, publisher_flush: int
         )
 
 
-def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) -> bool:
-    """Whether each publishes every operation."""
+def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) -> None:
     names = ", ".join(quote_pg_literal(name) for name in publications)
-    query = (
-        "SELECT pubname, pubinsert AND pubupdate AND pubdelete AND pubtruncate"
-        f" FROM pg_catalog.pg_publication WHERE pubname IN ({names})"
-    )
-    existing = {name: publishes_all == "t" for name, publishes_all in run(connection, query)}
+    query = f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({names})"
+    existing = {name for (name,) in run(connection, query)}
     missing = [name for name in publications if name not in existing]
     if missing:
         raise PublicationError(
@@ -194,4 +178,3 @@ def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) 
             " Rows that were written while a publication was missing are not sent: refresh with a"
             " new copy if there were any.",
         )
-    return all(existing.values())

@@ -135,14 +135,13 @@ class Receiver:
     """One connection's worth of streaming; ``start``, then ``check`` now and then, then ``stop``.
 
     ``applied`` gives the end LSN of the last transaction that apply has committed, 0 for none; it
-    is called from the receiver's threads.  ``publishes_all`` (contract.py): after ``start``.
+    is called from the receiver's threads.
     """
 
     def __init__(
         self, options: StreamOptions, staging: StagingLog, applied: Callable[[], int]
     ) -> None:
         self.state = ReceiverState.STARTING
-        self.publishes_all = False
         self._options = options
         self._staging = staging
         self._applied = applied
@@ -191,6 +190,11 @@ class Receiver:
         if self._error is not None:
             raise self._error
 
+    @property
+    def described(self) -> int:
+        """How many Relation messages there were until what is staged now (pgoutput/decode.py)."""
+        return self._stager.described
+
     def status(self) -> StreamStatus:
         """What pg_stat_subscription shows now."""
         send_us, receipt, answer = self._times
@@ -238,14 +242,13 @@ class Receiver:
 
     def _begin(self, connection: pq.abc.PGconn, enable_two_phase: bool) -> int:
         options = self._options
-        contract = check_contract(
+        start = check_contract(
             connection,
             slot=options.slot,
             publications=options.publications,
             staging=self._staging,
             origin_lsn=self._applied(),
         )
-        start, self.publishes_all = contract.position, contract.publishes_all
         self._staging.forget_open()
         staged = self._staging.segments()
         self._progress = Progress(start, staged[-1].end_lsn if staged else 0)

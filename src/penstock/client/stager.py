@@ -69,6 +69,11 @@ class Stager:
         self._decoder = Decoder(after_lsn, *self._decoding)
         self._thread.start()
 
+    @property
+    def described(self) -> int:
+        """How many Relation messages there were until what is staged now (pgoutput/decode.py)."""
+        return self._decoder.described
+
     def join(self) -> None:
         """Wait for its end, if it was started; the queue must be closed."""
         if self._thread.ident is not None:

@@ -259,18 +259,27 @@ class Commit:
         )
         return done.rowcount == 1
 
-    def forget_sole_writer(self, origin: str) -> None:
+    def forget_sole_writer(self, origin: str, relids: Sequence[int] | None = None) -> None:
         """The origin's tables no longer have exactly what the publisher sent.
 
-        A transaction was left out, which may have deleted rows: from now on keys that come again
-        must be looked for.
+        Something was left out, which may have deleted rows: from now on keys that come again must
+        be looked for.  ``relids``: only in these tables, and in their partitions.
         """
+        chosen = "sole_writer = %s"
+        parameters: list[object] = [origin]
+        if relids is not None:
+            chosen += (
+                " AND (relid = ANY (%s::oid[]) OR EXISTS (SELECT FROM"
+                " pg_partition_ancestors(relid) a WHERE a.relid = ANY (%s::oid[])))"
+            )
+            parameters += [list(relids), list(relids)]
         self.conn.execute(
-            "SELECT FROM penstock.table_version WHERE sole_writer = %s ORDER BY relid FOR UPDATE",
-            [origin],
+            f"SELECT FROM penstock.table_version WHERE {chosen} ORDER BY relid FOR UPDATE".encode(),
+            parameters,
         )
         self.conn.execute(
-            "UPDATE penstock.table_version SET sole_writer = NULL WHERE sole_writer = %s", [origin]
+            f"UPDATE penstock.table_version SET sole_writer = NULL WHERE {chosen}".encode(),
+            parameters,
         )
 
     def _lock_relations(self, relids: list[int]) -> None:

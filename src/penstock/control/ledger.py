@@ -24,6 +24,7 @@ from penstock.control.connect import ControlConnection, connect
 from penstock.control.ledger_stream import (
     FEEDBACK_INTERVAL_S,
     LEDGER_NAME,
+    NO_PUBLICATION_SINCE,
     LedgerEntry,
     LedgerStream,
 )
@@ -34,11 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 def prepare_ledger(conn: ControlConnection) -> None:
-    """Make the publication and the slot when they are missing; ``conn`` is a superuser's.
+    """Make the slot when it is missing, and the publication; ``conn`` is a superuser's.
 
     A slot that went missing while the ledger has rows leaves a gap, which is logged.
     """
-    if not _exists(conn, "SELECT FROM pg_publication WHERE pubname = %s"):
+    if conn.info.server_version >= NO_PUBLICATION_SINCE:
+        conn.execute(f"DROP PUBLICATION IF EXISTS {LEDGER_NAME}")  # an older version made one
+    elif not _exists(conn, "SELECT FROM pg_publication WHERE pubname = %s"):
         conn.execute(f"CREATE PUBLICATION {LEDGER_NAME}")
     if not _exists(conn, "SELECT FROM pg_replication_slots WHERE slot_name = %s"):
         if last_entry(conn):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control database's commit records, as they come out of its WAL.
 
-In:   a logical replication connection on the slot ``penstock_ledger``.  The publication of the
-      same name is empty, so pgoutput sends nothing but messages, and leaves every transaction
-      out that has none (those that only write ``penstock.commit`` among them).
+In:   a logical replication connection on the slot ``penstock_ledger``, for no publication: pgoutput
+      sends nothing but messages, and leaves every transaction out that has none (those that only
+      write ``penstock.commit`` among them).  Before 18 it wants the name of one, so an empty
+      publication of the slot's name is made there.
 Out:  one LedgerEntry for each transaction with a message of prefix ``penstock``.
 
     B(egin): LSN, time -> M(essage): commit record, DDL -> C(ommit): end LSN -> entry -> feedback
@@ -35,7 +36,10 @@ from penstock.errors import ConnectionLostError, ProtocolError
 from penstock.lsn import format_lsn
 
 LEDGER_NAME = "penstock_ledger"
-"""Both the slot and the publication."""
+"""The slot; and the publication, where there must be one."""
+
+NO_PUBLICATION_SINCE = 180000
+"""The server version from which on pgoutput takes an empty list of publications."""
 
 FEEDBACK_INTERVAL_S = 10.0
 """Well below wal_sender_timeout (60 s), after which the server drops a silent client."""
@@ -130,9 +134,10 @@ class LedgerStream:
     def __enter__(self) -> LedgerStream:
         if self._pgconn.status != pq.ConnStatus.OK:
             raise self._lost()
+        needed = self._pgconn.server_version < NO_PUBLICATION_SINCE
         result = self._pgconn.exec_(
             f"START_REPLICATION SLOT {LEDGER_NAME} LOGICAL 0/0 (proto_version '1',"
-            f" publication_names '{LEDGER_NAME}', messages 'true')".encode()
+            f" publication_names '{LEDGER_NAME if needed else ''}', messages 'true')".encode()
         )
         if result.status != pq.ExecStatus.COPY_BOTH:
             self._pgconn.finish()

@@ -28,7 +28,7 @@ from typing import Any
 
 from penstock.change.mapping import ValueMapping
 from penstock.change.types import arrow_type
-from penstock.client.connection import open_publisher
+from penstock.client.connection import answers_within, open_publisher
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend
 from penstock.names import quote_pg, quote_pg_literal, quote_pg_qualified
@@ -126,17 +126,21 @@ def published_tables(
     *,
     default_user: str | None,
     password_required: bool,
+    timeout: float,
 ) -> list[TableDefinition]:
-    """Ask the publisher for the tables of some publications; blocks.
+    """Ask the publisher for the tables of some publications; blocks, ``timeout`` seconds at most.
 
     The errors of ``open_publisher``; psycopg.Error when the publisher refuses the question.
     """
-    with open_publisher(
-        conninfo,
-        application_name="penstock create tables",
-        default_user=default_user,
-        password_required=password_required,
-    ) as connection:
+    with (
+        open_publisher(
+            conninfo,
+            application_name="penstock create tables",
+            default_user=default_user,
+            password_required=password_required,
+        ) as connection,
+        answers_within(connection.fileno(), timeout),
+    ):
         version = connection.info.server_version
         query = _TABLES_16 if version >= 160000 else _TABLES_15
         tables = connection.execute(query, [list(publications)]).fetchall()

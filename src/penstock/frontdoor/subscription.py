@@ -16,7 +16,8 @@ Workers are stopped where PostgreSQL stops its own, or where its command needs t
 origin free, or writes what a worker writes (the LSN to skip).  Tables are created with the client's
 role in the client's session, and only when PostgreSQL's own checks that come first would pass;
 whatever they would refuse is relayed, so the error is PostgreSQL's.  The same holds for a publisher
-that cannot be reached.
+that cannot be reached.  But a command that connects is not relayed when the publisher does not
+answer, which PostgreSQL would wait for without end.
 
 Our options are kept by the node itself once the subscription is committed: a crash between the two
 leaves the defaults.
@@ -36,13 +37,14 @@ from penstock.change.mapping import OPTIONS, ValueMapping
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription, subscriptions
 from penstock.control.connect import connect
-from penstock.errors import PenstockError
+from penstock.errors import NoAnswerError, PenstockError
 from penstock.frontdoor.actions import Backend, Relay, Subscriptions
 from penstock.frontdoor.creation import Created, TableDefinition, create_missing, published_tables
 from penstock.frontdoor.known_names import KnownNames
 from penstock.names import quote_pg, quote_pg_literal
 from penstock.sql.commands import Command
 from penstock.sql.subscription import (
+    PUBLICATION_CHANGES,
     Change,
     SubscriptionCommand,
     parse_subscription,
@@ -94,19 +96,24 @@ WHERE s.subname = %(name)s AND d.datname = current_database() AND o.subid = s.oi
 
 @dataclass(frozen=True)
 class Publisher:
-    """Where to ask for the tables of a subscription, and how it holds values."""
+    """Whom a command connects to, and how the subscription holds values.
+
+    ``creates``: its tables are created when they are missing.
+    """
 
     conninfo: str
     publications: Sequence[str]
     password_required: bool
     mapping: ValueMapping
+    creates: bool
 
 
 class SubscriptionRouter:
     """The router's SubscriptionCommands; one for a node.
 
     ``publisher_user`` is who connects when a connection string has no user: the OS user of the
-    control database, since its own connections do so.
+    control database, since its own connections do so.  ``timeout``: seconds that a publisher may
+    take to answer.
     """
 
     def __init__(
@@ -115,11 +122,13 @@ class SubscriptionRouter:
         names: KnownNames,
         workers: Subscriptions,
         publisher_user: str | None,
+        timeout: float,
     ) -> None:
         self.control = control
         self.names = names
         self.workers = workers
         self.publisher_user = publisher_user
+        self.timeout = timeout
 
     async def route(self, backend: Backend, command: Command) -> Relay:
         """The relay of a subscription command, with what must be done around it.
@@ -135,18 +144,16 @@ class SubscriptionRouter:
         return Relay(sql=changed, before=around.before, ended=around.ended)
 
     async def publisher(self, backend: Backend, command: SubscriptionCommand) -> Publisher | None:
-        """Whom to ask for missing tables; None when none are wanted, or PostgreSQL would refuse."""
+        """Whom the command connects to; None when it connects to nobody, or is refused before."""
         if command.change is Change.CREATE:
             return await self._new_publisher(backend, command)
-        creates = command.change in (
-            Change.REFRESH,
-            Change.SET_PUBLICATION,
-            Change.ADD_PUBLICATION,
-        )
-        if not creates or not command.boolean("refresh", True):
+        drops = command.change is Change.DROP
+        if command.change not in PUBLICATION_CHANGES and not drops:
+            return None
+        if not command.boolean("refresh", True):
             return None
         known = await asyncio.to_thread(self._subscription, command.name)
-        if known is None or not known.enabled or not known.create_tables:
+        if known is None or not (known.slot_name is not None if drops else known.enabled):
             return None
         ((owns, owner_is_superuser),) = await backend.query(_OWNS, [str(known.owner)])
         if owns != "t":
@@ -154,8 +161,11 @@ class SubscriptionRouter:
         publications = list(command.publications)
         if command.change is not Change.SET_PUBLICATION:
             publications += known.publications
+        creates = (
+            known.create_tables and not drops and command.change is not Change.DROP_PUBLICATION
+        )
         needs_password = known.password_required and owner_is_superuser != "t"
-        return Publisher(known.conninfo, publications, needs_password, known.mapping)
+        return Publisher(known.conninfo, publications, needs_password, known.mapping, creates)
 
     def keep_options(self, command: SubscriptionCommand) -> None:
         """Write our own options of a committed subscription; blocks."""
@@ -185,7 +195,7 @@ class SubscriptionRouter:
                 "connect = false and create_tables = true are mutually exclusive options",
                 sqlstate="42601",
             )
-        if not connects or command.create_tables is False or command.conninfo is None:
+        if not connects or command.conninfo is None:
             return None
         ((may, is_superuser),) = await backend.query(_MAY_CREATE, [command.name])
         if may != "t":
@@ -195,7 +205,8 @@ class SubscriptionRouter:
         if is_superuser != "t" and not _has_password(conninfo):
             return None
         mapping = ValueMapping(**command.mapping)
-        return Publisher(conninfo, command.publications, is_superuser != "t", mapping)
+        creates = command.create_tables is not False
+        return Publisher(conninfo, command.publications, is_superuser != "t", mapping, creates)
 
     async def _set_nothing(self, name: str) -> str:
         """An ALTER SUBSCRIPTION that changes nothing: PostgreSQL checks the name and the owner."""
@@ -253,14 +264,36 @@ class _Around:
         return created
 
     async def _ask(self, publisher: Publisher) -> list[TableDefinition]:
+        """The published tables, if they are to be created.
+
+        The question is put anyway: PostgreSQL is about to connect, and would wait for an answer
+        without end (libpqrcv_connect, libpqrcv_PQexec).  The error is the one that it has for a
+        connection that cannot be made.
+        """
+        name = self._command.name
         try:
             return await asyncio.to_thread(
                 published_tables,
                 publisher.conninfo,
-                publisher.publications,
+                publisher.publications if publisher.creates else (),
                 default_user=self._router.publisher_user,
                 password_required=publisher.password_required,
+                timeout=self._router.timeout,
             )
+        except NoAnswerError as error:
+            if self._command.change is Change.DROP:
+                raise PenstockError(
+                    "could not connect to publisher when attempting to drop replication slot:"
+                    f" {error.message}",
+                    hint="Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and then"
+                    " use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate it from"
+                    " the slot.",
+                    sqlstate="08006",
+                ) from error
+            raise PenstockError(
+                f'subscription "{name}" could not connect to the publisher: {error.message}',
+                sqlstate="08006",
+            ) from error
         except (PenstockError, psycopg.Error) as error:
             # PostgreSQL is about to ask the same publisher: it reports the error as its own.
             log.info('subscription "%s": tables are not created: %s', self._command.name, error)

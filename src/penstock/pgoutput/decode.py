@@ -124,14 +124,17 @@ class Decoder:
         """Transactions with a commit LSN below ``after_lsn`` are left out: they are known.
 
         ``mapping`` is what the subscription says about values; ``ask`` finds the binary forms of
-        types that are not PostgreSQL's own.
+        types that are not PostgreSQL's own.  ``described`` counts the Relation messages: a
+        publisher repeats one when the relation's definition, or what publications have of it, may
+        have changed.
         """
+        self.described = 0
         self._after_lsn = after_lsn
         self._mapping = mapping
         self._forms = Forms(ask)
         self._state = np.zeros(scan.STATE_FIELDS, np.int64)
         self._relations: list[_Described] = []
-        self._slots_by_relation: dict[Relation, int] = {}
+        self._current: dict[int, tuple[Relation, int]] = {}
         self._keys = np.full(64, -1, np.int64)
         self._slots = np.full(64, -1, np.int64)
         self._known_oids = 0
@@ -171,10 +174,15 @@ class Decoder:
             self._learn_type(bytes(buffer[offsets[index] : offsets[index + 1]]))
         found = filled[buffer[offsets[filled]] == messages.RELATION]
         new_slots = np.empty(len(found), np.int64)
+        self.described += len(found)
         for number, index in enumerate(found):
             relation = messages.parse_relation(bytes(buffer[offsets[index] : offsets[index + 1]]))
-            slot = self._slots_by_relation.setdefault(relation, len(self._relations))
-            if slot == len(self._relations):
+            known, slot = self._current.get(relation.oid, (None, -1))
+            if known != relation:
+                # Never the slot of an older definition that is like it: slots are in the order of
+                # the rows, and those of the definition in between would come after both.
+                slot = len(self._relations)
+                self._current[relation.oid] = relation, slot
                 self._relations.append(self._describe(relation))
                 self._reserve_key(relation.oid)
             new_slots[number] = slot

@@ -22,8 +22,9 @@ moves between partitions changes its key: a delete for the old leaf, an insert f
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,6 +38,7 @@ from penstock.apply.failing import (
     first_change,
     first_of,
 )
+from penstock.apply.leaf import check_routed
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import (
     Subscription,
@@ -61,6 +63,7 @@ from penstock.workers.definitions import follow_definitions
 from penstock.workers.external import retried
 from penstock.workers.partitions import leaf_predicate
 from penstock.workers.privileges import acting_role, denied_changes
+from penstock.workers.published import PublishedTables, known_tables
 from penstock.workers.schema_changes import follow_columns
 from penstock.workers.writing import lock_settled
 
@@ -80,6 +83,7 @@ class Target:
     only: str | None
     siblings: tuple[int, ...]
     defaults: Mapping[str, str]
+    origin: str | None
     published: LakeTable
     conflicts: Conflicts = field(default_factory=Conflicts)
 
@@ -88,13 +92,18 @@ class Applier:
     """Applies batches of one subscription, one at a time, on one control connection."""
 
     def __init__(
-        self, context: WorkerContext, subscription: Subscription, connection: ControlConnection
+        self,
+        context: WorkerContext,
+        subscription: Subscription,
+        connection: ControlConnection,
+        described: Callable[[], int],
     ) -> None:
+        """``described`` counts the Relation messages, as Receiver has it."""
         self._context = context
         self._subscription = subscription
         self._connection = connection
         self._root = context.settings.lake_path
-        self._sole_writer: str | None = None
+        self._published = PublishedTables(context, subscription, connection, described)
         self._sessions: queue.SimpleQueue[GetSession] = queue.SimpleQueue()
         for _ in range(CONCURRENT_TABLES):
             self._sessions.put(context.spark.own_session())
@@ -110,6 +119,7 @@ class Applier:
     def _apply(self, works: Sequence[TableWork], batch: Batch, skip_lsn: int) -> bool:
         subid = self._subscription.oid
         cleared = False
+        self._published.look()
         with begin_commit(self._connection, "apply", self._root) as commit:
             self._write(commit, works, batch)
             if skip_lsn:
@@ -128,15 +138,14 @@ class Applier:
             commit.forget_sole_writer(origin)
             commit.set_origin(origin, transaction.end_lsn, transaction.commit_time_us)
 
-    def begin(self, publishes_all: bool) -> None:
+    def begin(self) -> None:
         """Take note of what does not come: before the first batch of an attempt.
 
-        A transaction that the origin was advanced over by hand, and operations that are not
-        published, may have deleted rows that the lake still has.
+        A transaction that the origin was advanced over by hand may have deleted rows that the lake
+        still has.
         """
         origin = self._subscription.origin_name
-        self._sole_writer = origin if publishes_all else None
-        if not publishes_all or origin_was_advanced(self._connection, origin):
+        if origin_was_advanced(self._connection, origin):
             with begin_commit(self._connection, "begin", self._root) as commit:
                 commit.forget_sole_writer(origin)
 
@@ -153,6 +162,7 @@ class Applier:
     def _catch_up(
         self, table: SubscriptionRelation, work: TableWork, batch: Batch, position: int
     ) -> None:
+        self._published.look()
         with begin_commit(self._connection, "catch up", self._root) as commit:
             self._write(commit, [work], batch)
             commit.set_relation_state(
@@ -179,12 +189,9 @@ class Applier:
     def _write(self, commit: Commit, works: Sequence[TableWork], batch: Batch) -> None:
         commits = Commits(self._subscription.oid, batch.transactions())
         targets = self._all_targets(commit, works)
-        session = self._sessions.get()
-        try:
+        with self._session() as session:
             tables = lock_settled(session, commit, [target.relid for target in targets])
             tables = follow_definitions(session, commit, tables)
-        finally:
-            self._sessions.put(session)
         reach(Failpoint.APPLY_TABLES_LOCKED)
         with ThreadPoolExecutor(CONCURRENT_TABLES, "apply") as threads:
             results = threads.map(lambda t: self._apply_one(commit, t, tables, commits), targets)
@@ -200,11 +207,18 @@ class Applier:
     def _all_targets(self, commit: Commit, works: Sequence[TableWork]) -> list[Target]:
         """What goes into which table, once the tables have the columns that are published."""
         targets: list[Target] = []
+        known = known_tables(self._connection, self._subscription.oid)
         for work in works:
             try:
-                if self._subscription.schema_changes == "add":
-                    table = self._table(work.name)
-                    follow_columns(self._context, self._subscription, commit, table, work)
+                table = self._table(work.name)
+                follow_columns(
+                    self._published,
+                    self._subscription,
+                    commit,
+                    table,
+                    work,
+                    known.get(table.relid),
+                )
                 targets += self._targets(work)
             except CHANGE_ERRORS as error:
                 _raise_at_first(error, work)
@@ -217,26 +231,25 @@ class Applier:
         siblings = tuple(tables[relid] for relid in target.siblings)
         work = target.work
         batch = TableBatch(work.files, work.from_lsn, work.to_lsn, target.only, siblings, commits)
-        session = self._sessions.get()
-        try:
-            applied = apply_changes(
-                session,
-                table,
-                batch,
-                commit.metadata,
-                self._sole_writer,
-                target.defaults,
-                target.conflicts,
-                Policy(self._subscription.on_conflict),
-                self._context.settings.search_spread_rows,
-            )
-        except CHANGE_ERRORS as error:
-            change = failing_change(error, batch, table, default_values(session, target.defaults))
-            if change is None:
-                raise
-            raise FailedChangeError(error, change) from error
-        finally:
-            self._sessions.put(session)
+        with self._session() as session:
+            try:
+                applied = apply_changes(
+                    session,
+                    table,
+                    batch,
+                    commit.metadata,
+                    target.origin,
+                    target.defaults,
+                    target.conflicts,
+                    Policy(self._subscription.on_conflict),
+                    self._context.settings.search_spread_rows,
+                )
+            except CHANGE_ERRORS as error:
+                values = default_values(session, target.defaults)
+                change = failing_change(error, batch, table, values)
+                if change is None:
+                    raise
+                raise FailedChangeError(error, change) from error
         reach(Failpoint.APPLY_TABLE_COMMITTED)
         return applied
 
@@ -251,11 +264,17 @@ class Applier:
         role = acting_role(self._connection, self._subscription, table.relid)
         values = column_defaults(self._connection, table, published, role)
         defaults = spark_literals(table, values)
+        all_is_sent = self._published.all_is_sent(table.relid, work.from_lsn)
+        origin = self._subscription.origin_name if all_is_sent else None
         if table.kind == "r":
-            return [Target(table.relid, work, None, (), defaults, table)]
+            return [Target(table.relid, work, None, (), defaults, origin, table)]
+        parts = [
+            (leaf, None if only is None else leaf_predicate(self._connection, leaf, only))
+            for leaf, only in leaves
+        ]
+        self._check_routed(table, work, parts, defaults)
         return [
-            Target(leaf.relid, work, self._predicate(leaf, constraint), relids, defaults, table)
-            for leaf, constraint in leaves
+            Target(leaf.relid, work, only, relids, defaults, origin, table) for leaf, only in parts
         ]
 
     def _require_privileges(self, work: TableWork, table: LakeTable, relids: Sequence[int]) -> None:
@@ -266,8 +285,36 @@ class Applier:
             if change is not None:
                 raise FailedChangeError(denied[change.op], change) from None
 
-    def _predicate(self, leaf: LakeTable, constraint: str | None) -> str | None:
-        return None if constraint is None else leaf_predicate(self._connection, leaf, constraint)
+    def _check_routed(
+        self,
+        table: LakeTable,
+        work: TableWork,
+        leaves: Sequence[tuple[LakeTable, str | None]],
+        defaults: Mapping[str, str],
+    ) -> None:
+        """FailedChangeError when no leaf takes a row; one without a predicate takes all."""
+        limited = [(leaf, only) for leaf, only in leaves if only is not None]
+        if len(limited) < len(leaves):
+            return
+        batch = TableBatch(work.files, work.from_lsn, work.to_lsn)
+        with self._session() as session:
+            values = default_values(session, defaults)
+            try:
+                check_routed(session, table, batch, limited, values)
+            except CHANGE_ERRORS as error:
+                change = failing_change(error, batch, table, values)
+                if change is None:
+                    raise
+                raise FailedChangeError(error, change) from error
+
+    @contextmanager
+    def _session(self) -> Iterator[GetSession]:
+        """One of the sessions, for one table at a time."""
+        session = self._sessions.get()
+        try:
+            yield session
+        finally:
+            self._sessions.put(session)
 
     def _table(self, name: QualifiedName) -> LakeTable:
         table = lake_table_by_name(self._connection, *name, self._root)

@@ -14,6 +14,7 @@ import logging
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import psycopg
 
@@ -37,6 +38,7 @@ class Launcher:
         self._context = context
         self._workers: dict[int, SubscriptionWorker] = {}
         self._held: set[str] = set()
+        self._unremoved: set[Path] = set()
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._stopping = threading.Event()
@@ -108,15 +110,26 @@ class Launcher:
                     worker.request_stop()
                 if not worker.running:
                     del self._workers[oid]
-            self._remove_staging({s.oid for s in wanted} | self._workers.keys())
+            kept = {s.oid for s in wanted} | self._workers.keys()
+            remove_staging(self._context.settings.staging_path, kept, self._unremoved)
             for oid, subscription in enabled.items():
                 if oid not in self._workers and subscription.name not in self._held:
                     log.info('starting the apply worker of subscription "%s"', subscription.name)
                     self._workers[oid] = SubscriptionWorker(self._context, subscription)
                     self._workers[oid].start()
 
-    def _remove_staging(self, kept: set[int]) -> None:
-        """Remove what was staged for subscriptions that do not exist any more."""
-        for folder in self._context.settings.staging_path.iterdir():
-            if folder.name.isdecimal() and int(folder.name) not in kept:
+
+def remove_staging(staging: Path, kept: set[int], reported: set[Path]) -> None:
+    """Remove what was staged for subscriptions other than these, which do not exist any more.
+
+    A folder that cannot be removed is logged, once: ``reported`` keeps it; the next look tries it
+    again.
+    """
+    for folder in staging.iterdir():
+        if folder.name.isdecimal() and int(folder.name) not in kept:
+            try:
                 shutil.rmtree(folder)
+            except OSError as error:
+                if folder not in reported:
+                    reported.add(folder)
+                    log.warning("could not remove the staging folder %s: %s", folder, error)

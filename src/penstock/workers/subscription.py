@@ -181,12 +181,14 @@ class Attempt:
         name = self._subscription.name
         with connect(self._context.control, application_name=name) as connection:
             self._applied = origin_progress(connection, self._subscription.origin_name)
-            applier = Applier(self._context, self._subscription, connection)
+            applier = Applier(
+                self._context, self._subscription, connection, lambda: self._receiver.described
+            )
             enable_two_phase = self._may_enable_two_phase(connection)
             self._receiver.start(enable_two_phase=enable_two_phase)
             try:
                 backoff.reset()
-                applier.begin(self._receiver.publishes_all)
+                applier.begin()
                 if enable_two_phase:
                     two_phase_enabled(connection, self._subscription.oid)
                 failed_before = True

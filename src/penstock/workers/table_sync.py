@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
 from penstock.client.published import published_table
 from penstock.client.snapshot import Snapshot, export_snapshot
+from penstock.client.standing import standings
 from penstock.control.catalog import (
     Subscription,
     SubscriptionRelation,
@@ -57,6 +59,7 @@ from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
 from penstock.workers.external import retried
 from penstock.workers.privileges import acting_role, check_copy
+from penstock.workers.published import Known, keep
 from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
@@ -98,6 +101,7 @@ class TableSync:
         self._subscription = subscription
         self._tables = {table.relid: table for table in tables}
         self._session = context.spark.own_session()
+        self._known: dict[int, Known] = {}
         self._rows: Counter[int] = Counter()
         self._estimates: dict[int, int | None] = {}
         self._stopping = threading.Event()
@@ -159,6 +163,7 @@ class TableSync:
             default_user=context.publisher_user,
             password_required=subscription.password_required,
         ) as snapshot:
+            self._known = self._published(snapshot)
             packs = copy_packs(
                 [self._table_copy(conn, snapshot, table) for table in self._tables.values()],
                 context.settings.max_sync_workers_per_subscription,
@@ -185,6 +190,18 @@ class TableSync:
                         self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
                     )
                     retried(context, conn, commit)
+
+    def _published(self, snapshot: Snapshot) -> dict[int, Known]:
+        """What the catalogs say of the tables in the snapshot."""
+        names = {relid: (table.schema, table.name) for relid, table in self._tables.items()}
+        found = standings(
+            snapshot.connection, self._subscription.publications, list(names.values())
+        )
+        return {
+            relid: Known(found[name], snapshot.lsn, frozenset())
+            for relid, name in names.items()
+            if name in found
+        }
 
     def _begin(self, conn: ControlConnection) -> None:
         """State d, and a Delta table for each target that has none."""
@@ -216,6 +233,9 @@ class TableSync:
             Leaf(leaf, only, physical_names(leaf.location, leaf.version)) for leaf, only in parts
         ]
         names = [column.name for column in published.relation.columns]
+        if table.relid in self._known:
+            known = self._known[table.relid]
+            self._known[table.relid] = replace(known, columns=frozenset(names))
         role = acting_role(conn, self._subscription, lake.relid)
         defaults = column_defaults(conn, lake, names, role)
         clamp = self._subscription.mapping.clamps
@@ -240,6 +260,8 @@ class TableSync:
                 commit.moved(table, version, [(version, version)], "copy", table.sole_writer)
             reach(Failpoint.COPY_DELTA_COMMITTED)
             commit.set_relation_state(self._subscription.oid, relid, TableState.FINISHEDCOPY, lsn)
+            if relid in self._known:
+                keep(conn, self._subscription.oid, relid, self._known[relid])
             conn.execute(
                 "INSERT INTO penstock.subscription_table (subid, relid, rows_copied, copy_seconds)"
                 " VALUES (%s, %s, %s, %s) ON CONFLICT (subid, relid) DO UPDATE SET"

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitioned tables as targets: rows go where PostgreSQL's own subscriber routes them."""
+
+from __future__ import annotations
+
+from tests.support.fix_servers import Database
+from tests.support.node import Node
+from tests.support.subscribing import drop_subscription
+from tests.support.triple import tripled
+from tests.support.waits import wait_until
+
+FLAT = """
+CREATE TABLE pa_mark (n int PRIMARY KEY);
+CREATE TABLE pa_range (id int, at date, big text, PRIMARY KEY (id, at));
+CREATE TABLE pa_list (kind text, v int, note text);
+CREATE TABLE pa_deep (id int, region text NOT NULL, v int, PRIMARY KEY (id, region));
+ALTER TABLE pa_range ALTER COLUMN big SET STORAGE EXTERNAL;
+ALTER TABLE pa_list REPLICA IDENTITY FULL;
+CREATE TABLE pa_some (id int PRIMARY KEY);
+CREATE PUBLICATION pa FOR TABLE pa_mark, pa_range, pa_list, pa_deep, pa_some;
+INSERT INTO pa_range
+    SELECT g, date '2026-01-01' + g, repeat('x', 3000) FROM generate_series(0, 99) g;
+INSERT INTO pa_list VALUES ('a', 1), ('b', 2), (NULL, 3), (NULL, NULL), ('z', 4), ('a', 1);
+INSERT INTO pa_deep
+    SELECT g, (ARRAY['de', 'at', 'fr'])[1 + (g + 60) % 3], g FROM generate_series(-50, 50) g;
+"""
+PARTITIONED = """
+CREATE TABLE pa_mark (n int PRIMARY KEY);
+CREATE TABLE pa_range (id int, at date, big text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at, id);
+CREATE TABLE pa_range_1 PARTITION OF pa_range
+    FOR VALUES FROM (MINVALUE, MINVALUE) TO ('2026-02-01', 20);
+CREATE TABLE pa_range_2 PARTITION OF pa_range
+    FOR VALUES FROM ('2026-02-01', 20) TO ('2026-03-01', MAXVALUE);
+CREATE TABLE pa_range_3 PARTITION OF pa_range DEFAULT;
+CREATE TABLE pa_list (note text, v int, kind text) PARTITION BY LIST (kind);
+CREATE TABLE pa_list_a PARTITION OF pa_list FOR VALUES IN ('a', NULL);
+CREATE TABLE pa_list_b PARTITION OF pa_list FOR VALUES IN ('b', 'c');
+CREATE TABLE pa_list_rest PARTITION OF pa_list DEFAULT;
+CREATE TABLE pa_deep (id int, region text NOT NULL, v int, PRIMARY KEY (id, region))
+    PARTITION BY LIST (region);
+CREATE TABLE pa_deep_de PARTITION OF pa_deep FOR VALUES IN ('de', 'at') PARTITION BY RANGE (id);
+CREATE TABLE pa_deep_de_low PARTITION OF pa_deep_de FOR VALUES FROM (MINVALUE) TO (0);
+CREATE TABLE pa_deep_de_high PARTITION OF pa_deep_de FOR VALUES FROM (0) TO (MAXVALUE);
+CREATE TABLE pa_deep_rest PARTITION OF pa_deep DEFAULT;
+CREATE TABLE pa_some (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE pa_some_1 PARTITION OF pa_some FOR VALUES FROM (0) TO (100);
+"""
+LEAVES = (
+    *("pa_range_1", "pa_range_2", "pa_range_3", "pa_list_a", "pa_list_b", "pa_list_rest"),
+    *("pa_deep_de_low", "pa_deep_de_high", "pa_deep_rest"),
+)
+CHANGES = (
+    # Moves between leaves with a value that is out of line and not sent, and one that stays.
+    "UPDATE pa_range SET at = '2026-02-01' WHERE id BETWEEN 15 AND 25;"
+    "UPDATE pa_range SET at = at + 200 WHERE id % 10 = 0; UPDATE pa_range SET big = 'y'"
+    " WHERE id = 50; DELETE FROM pa_range WHERE id = 60; INSERT INTO pa_range VALUES"
+    " (-5, '2020-01-01', NULL), (20, '2026-02-02', 'edge'), (19, '2026-02-01', 'edge')"
+    " ON CONFLICT DO NOTHING",
+    # Without a key: NULL is a value of the list, rows that are equal move one by one.
+    "UPDATE pa_list SET kind = 'b' WHERE ctid = (SELECT min(ctid) FROM pa_list WHERE kind = 'a');"
+    "UPDATE pa_list SET kind = NULL WHERE kind = 'z'; UPDATE pa_list SET note = 'n' WHERE v = 3;"
+    "UPDATE pa_list SET kind = 'other' WHERE kind IS NULL AND v IS NULL;"
+    "INSERT INTO pa_list VALUES (NULL, NULL, 'new'), ('c', 9, NULL), ('', 0, NULL)",
+    # Two levels; a chain of moves that ends where it began.
+    "UPDATE pa_deep SET id = -id WHERE id BETWEEN 1 AND 9 AND NOT EXISTS (SELECT FROM pa_deep d"
+    " WHERE d.id = -pa_deep.id AND d.region = pa_deep.region);"
+    "UPDATE pa_deep SET region = 'fr' WHERE region = 'de' AND id > 30;"
+    "UPDATE pa_deep SET region = 'at' WHERE region = 'fr' AND id > 40;"
+    "UPDATE pa_deep SET region = 'xx' WHERE id = 50;"
+    "UPDATE pa_deep SET region = 'at' WHERE id = 50",
+    "TRUNCATE pa_list; INSERT INTO pa_list VALUES ('b', 1), (NULL, 2)",
+)
+
+
+def test_rows_are_routed(control_pair: tuple[Database, Database], node: Node) -> None:
+    """RANGE of two columns, LIST with NULL, DEFAULT, two levels: each leaf has the same rows."""
+    control_pair[0].psql(FLAT)
+    queries = [f"SELECT * FROM {leaf}" for leaf in LEAVES]
+    with tripled(control_pair, node, "pa", PARTITIONED) as both:
+        for change in CHANGES:
+            both.publisher.psql(f"BEGIN; {change}; COMMIT")
+        both.same(*queries)
+        # A row that no partition takes stops both, an earlier transaction is there, and with a
+        # partition for it both go on.
+        both.publisher.psql("INSERT INTO pa_some VALUES (2)")
+        both.fails(
+            'no partition of relation "pa_some" found for row',
+            "BEGIN; INSERT INTO pa_some VALUES (3); INSERT INTO pa_some VALUES (200); COMMIT",
+        )
+        both.mended("CREATE TABLE pa_some_2 PARTITION OF pa_some FOR VALUES FROM (100) TO (300)")
+        both.publisher.psql("UPDATE pa_some SET id = id + 100 WHERE id = 3")
+        both.same("SELECT * FROM pa_some_1", "SELECT * FROM pa_some_2")
+
+
+def test_hash_partitions_are_refused(publisher_db: Database, node: Node) -> None:
+    """Its rows would have to be routed by PostgreSQL's hash: the copy stops and says so."""
+    publisher_db.psql(
+        "CREATE TABLE pa_hash (id int PRIMARY KEY); INSERT INTO pa_hash VALUES (1), (2);"
+        "CREATE PUBLICATION pa_hash FOR TABLE pa_hash"
+    )
+    node.psql(
+        "CREATE TABLE pa_hash (id int PRIMARY KEY) PARTITION BY HASH (id);"
+        "CREATE TABLE pa_hash_0 PARTITION OF pa_hash FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+        "CREATE TABLE pa_hash_1 PARTITION OF pa_hash FOR VALUES WITH (MODULUS 2, REMAINDER 1)"
+    )
+    node.psql(
+        f"CREATE SUBSCRIPTION pa_hash CONNECTION '{publisher_db.conninfo}' PUBLICATION pa_hash"
+    )
+    error = (
+        "SELECT sqlstate || ' ' || message FROM penstock.subscription_error e"
+        " JOIN pg_subscription s ON s.oid = e.subid WHERE s.subname = 'pa_hash'"
+    )
+    found = wait_until(lambda: node.psql(error), 60, "the error")
+    assert found.startswith("0A000")
+    assert "partitioned by hash" in found
+    assert node.psql("SELECT count(*) FROM pa_hash") == "0"
+    drop_subscription(node, "pa_hash")
