@@ -72,6 +72,20 @@ def test_an_error_of_the_control_database_is_shown(publisher_db: Database, node:
     node.psql("DROP TYPE vo_named")
 
 
+def test_a_value_in_the_stream_disables_on_error(publisher_db: Database, node: Node) -> None:
+    """It is an error of apply, as it would be PostgreSQL's: counted, and a reason to disable."""
+    publisher_db.psql(
+        "CREATE TABLE vo_off (id int PRIMARY KEY, n numeric);"
+        "CREATE PUBLICATION vo_off FOR TABLE vo_off"
+    )
+    enabled = "SELECT subenabled FROM pg_subscription WHERE subname = 'vo_off'"
+    counted = "SELECT apply_error_count FROM pg_stat_subscription_stats WHERE subname = 'vo_off'"
+    with subscribed(node, publisher_db, "vo_off", "vo_off", "disable_on_error = true"):
+        publisher_db.psql("INSERT INTO vo_off VALUES (1, 'NaN')")
+        wait_until(lambda: node.psql(enabled) == "f", SYNC_TIMEOUT, "the subscription to end")
+        assert node.psql(counted) == "1"
+
+
 def test_infinity_is_clamped(publisher_db: Database, node: Node) -> None:
     """infinity_as = clamp makes it the first or last moment of the lake; nothing else changes."""
     publisher_db.psql(
@@ -119,7 +133,11 @@ def test_the_error_names_the_option_and_the_option_mends_it(
         for part in ('"NaN"', '"n"', '"public.vo_fix"', "numeric_as = text", "commit LSN"):
             assert part in told
         node.psql("ALTER SUBSCRIPTION vo_fix SET (numeric_as = text)")
-        wait_until(lambda: "type text" in node.psql(ERROR), SYNC_TIMEOUT, "the error of apply")
+        lsn = "SELECT lsn FROM penstock.subscription_error WHERE lsn IS NOT NULL"
+        finished = wait_until(lambda: node.psql(lsn), SYNC_TIMEOUT, "the error of apply")
+        node.psql(f"ALTER SUBSCRIPTION vo_fix SKIP (lsn = '{finished}')")
+        publisher_db.psql("INSERT INTO vo_fix VALUES (4, 2.5)")
+        wait_equal(publisher_db, "SELECT id FROM vo_fix WHERE id <> 2", node)
         node.psql("DROP TABLE vo_fix; ALTER SUBSCRIPTION vo_fix REFRESH PUBLICATION")
         wait_ready(node, "vo_fix")
         publisher_db.psql("INSERT INTO vo_fix VALUES (3, 1e40)")

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 import psycopg
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.failing import FailedChangeError, first_commit
+from penstock.apply.failing import CHANGE_ERRORS, FailedChangeError, first_commit
 from penstock.client.receiver import Receiver, ReceiverState, StreamOptions
 from penstock.control.catalog import (
     Subscription,
@@ -193,8 +193,7 @@ class Attempt:
                     two_phase_enabled(connection, self._subscription.oid)
                 failed_before = True
                 while not self._stopping.is_set():
-                    self.stage = Stage.CONNECT
-                    self._receiver.check()
+                    self._check_receiver()
                     if not enable_two_phase and self._may_enable_two_phase(connection):
                         log.info('the stream of "%s" begins again to enable two_phase', name)
                         return
@@ -229,6 +228,15 @@ class Attempt:
         )
         sync = self._sync
         return [apply] if sync is None else [apply, *sync.reports()]
+
+    def _check_receiver(self) -> None:
+        """Raise what ended the stream; a value that cannot be held is an error of apply."""
+        self.stage = Stage.CONNECT
+        try:
+            self._receiver.check()
+        except CHANGE_ERRORS:
+            self.stage = Stage.APPLY
+            raise
 
     def _may_enable_two_phase(self, connection: ControlConnection) -> bool:
         """Whether two_phase is pending and every table is ready, as in PostgreSQL (worker.c)."""

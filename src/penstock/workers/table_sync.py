@@ -23,8 +23,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,16 @@ from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _told_at(lsn: int) -> Iterator[None]:
+    """Say of a value that cannot be held in which snapshot it is."""
+    try:
+        yield
+    except ValueNotHeldError as error:
+        error.where = f"initial copy of the snapshot at {format_lsn(lsn)}"
+        raise
 
 
 class TableSyncStopped(PenstockError):
@@ -174,16 +184,12 @@ class TableSync:
                 self._progress,
                 self._stopping,
             )
-            try:
-                with closing(copied):
-                    for table in copied:
-                        commit = partial(
-                            self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
-                        )
-                        retried(context, conn, commit)
-            except ValueNotHeldError as error:
-                error.where = f"initial copy of the snapshot at {format_lsn(snapshot.lsn)}"
-                raise
+            with _told_at(snapshot.lsn), closing(copied):
+                for table in copied:
+                    commit = partial(
+                        self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
+                    )
+                    retried(context, conn, commit)
 
     def _published(self, snapshot: Snapshot) -> dict[int, Known]:
         """What the catalogs say of the tables in the snapshot."""
