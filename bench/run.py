@@ -38,7 +38,7 @@ class Bench:
         self.copies = copies
         self.source = PostgresServer(folder / "source", settings=SETTINGS)
         self.target = PostgresServer(folder / "target", settings=SETTINGS)
-        self.node = Node(folder / "node", env=QUIET_AND_WARM)
+        self.node = Node(folder / "node", env=QUIET_AND_WARM, class_archive=False)
         self.results = Results(self.rows)
 
     def start(self) -> None:

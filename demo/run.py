@@ -77,7 +77,7 @@ class Demo:
         self.folder = folder
         self.screen = screen
         self.source = PostgresServer(folder / "source", settings={"shared_buffers": "256MB"})
-        self.node = Node(folder / "node", env=QUIET_AND_WARM)
+        self.node = Node(folder / "node", env=QUIET_AND_WARM, class_archive=False)
         self.equal = True
 
     def run(self) -> None:

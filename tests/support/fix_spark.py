@@ -15,21 +15,16 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Settings
 from penstock.lake.session import Spark
+from tests.support.class_archive import java_options
 
-SMALL = {
-    "spark.master": "local[2]",
-    "spark.driver.memory": "2g",
-    # Short queries on few rows: the quick compiler alone halves the time of hundreds of them.
-    "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
-    ),
-}
+SMALL = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
 
 
 @pytest.fixture(scope="session")
 def own_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
     """Spark with Delta, as a node has it."""
-    made = Spark(Settings(home=tmp_path_factory.mktemp("spark-home"), spark=SMALL))
+    settings = {**SMALL, "spark.driver.extraJavaOptions": java_options()}
+    made = Spark(Settings(home=tmp_path_factory.mktemp("spark-home"), spark=settings))
     yield made
     made.stop()
 

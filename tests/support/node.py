@@ -23,6 +23,7 @@ import psutil
 import psycopg
 
 from tests.support.binaries import NEWEST, installations
+from tests.support.class_archive import SMALL, java_options
 from tests.support.psql import PLAIN, client_environment, run_psql
 from tests.support.servers import STOP_SIGNALS
 from tests.support.waits import wait_until
@@ -36,9 +37,6 @@ SPARK: Mapping[str, str] = MappingProxyType(
     {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
-        # A test's node lives for minutes: the optimizing compiler and the parallel collector would
-        # cost more than they bring.  Start and first query take 11 s of CPU instead of 15 s.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 )
 QUIET_AND_WARM: Mapping[str, str] = MappingProxyType(
@@ -48,7 +46,10 @@ QUIET_AND_WARM: Mapping[str, str] = MappingProxyType(
 
 
 class Node:
-    """One node; ``home`` may exist already, which is how a test restarts one."""
+    """One node; ``home`` may exist already, which is how a test restarts one.
+
+    ``class_archive``: its JVM uses that of the tests, which takes half a minute to make.
+    """
 
     def __init__(
         self,
@@ -56,10 +57,12 @@ class Node:
         *,
         flags: Sequence[str] = (),
         env: Mapping[str, str] = MappingProxyType({}),
+        class_archive: bool = True,
     ) -> None:
         self.home = home
         self.flags = tuple(flags)
         self.env = dict(env)
+        self.java_options = java_options() if class_archive else SMALL
         self.host = "127.0.0.1"
         self.port = 0
         self.output = home.parent / f"{home.name}.out"
@@ -216,7 +219,8 @@ class Node:
         return pid
 
     def _start_flags(self) -> list[str]:
-        settings = [f"--spark={name}={value}" for name, value in SPARK.items()]
+        spark = {**SPARK, "spark.driver.extraJavaOptions": self.java_options}
+        settings = [f"--spark={name}={value}" for name, value in spark.items()]
         return ["--listen", f"{self.host}:{self.port}", *settings, *self.flags]
 
     def _is_ready(self) -> bool:
