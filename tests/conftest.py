@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.binaries import installations, version_text
-from tests.support.interrupt import end_in_order_on_sigterm
+from tests.support.interrupt import (
+    end_in_order_on_sigterm,
+    end_workers_in_order_on_sigterm,
+)
 
 _PLUGINS = ("fix_servers", "fix_control", "fix_node", "fix_spark", "fix_query")
 pytest_plugins = [
@@ -28,7 +31,10 @@ files, so that several processes (``make test``) end at about the same time."""
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare one mark for each folder; let fixtures clean up when the run is told to end."""
-    end_in_order_on_sigterm()
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        end_workers_in_order_on_sigterm()
+    else:
+        end_in_order_on_sigterm()
     for folder in _ORDER:
         config.addinivalue_line("markers", f"{folder}: a test of the folder tests/{folder}")
 
