@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.binaries import installations, version_text
 from tests.support.interrupt import (
@@ -27,6 +28,11 @@ pytest_plugins = [
 _ORDER = ("unit", "faults", "chapter", "scenarios", "spark", "properties")
 """Test folders; each is also the name of a mark.  The quick one first, then those with the longest
 files, so that several processes (``make test``) end at about the same time."""
+
+
+# A busy machine may be slow at any moment; pytest's timeout is the only one that counts.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
