@@ -70,7 +70,7 @@ def _cut_inside(proxy: Proxy, stream: Stream, errors: list[PenstockError]) -> No
 def _half_open(proxy: Proxy, stream: Stream, errors: list[PenstockError]) -> None:
     proxy.freeze()
     write(stream, 1000)
-    found = wait_until(lambda: errors, 20, "the silence to be noticed")
+    found = wait_until(lambda: errors, 60, "the silence to be noticed")
     assert "wal_receiver_timeout" in found[0].message
     proxy.thaw()
 
@@ -146,7 +146,7 @@ def test_a_publisher_that_stops_answering_while_the_stream_begins(
         proxy.freeze_after(count)
         with stream.kept(log, conninfo=conninfo, timeout=TIMEOUT) as errors:
             wait_until(lambda: not proxy.waits, 20, "the proxy to fall silent")
-            found = wait_until(lambda: errors, 20, "the silence to be noticed")
+            found = wait_until(lambda: errors, 60, "the silence to be noticed")
             assert isinstance(found[0], ConnectionLostError)
             assert "did not answer within 1 s" in found[0].message
             proxy.thaw()

@@ -80,7 +80,7 @@ class Lake:
 @pytest.fixture
 def conn(control: Control) -> Iterator[ControlConnection]:
     """A session in a schema of the test's own, which is dropped at the end."""
-    schema = f"s{next(_SCHEMAS)}"
+    schema = f"reconciled{next(_SCHEMAS)}"
     with control.connect() as session:
         session.execute(f"CREATE SCHEMA {schema}".encode())
         session.execute(f"SET search_path = {schema}".encode())
