@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.support.binaries import installations, version_text
 from tests.support.interrupt import (
@@ -30,9 +30,11 @@ _ORDER = ("unit", "faults", "chapter", "scenarios", "spark", "properties")
 files, so that several processes (``make test``) end at about the same time."""
 
 
-# A busy machine may be slow at any moment; pytest's timeout is the only one that counts.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# A busy machine may be slow at any moment; pytest's timeout is the only one that counts.  Nor is
+# a failure explained: that traces each line, and takes longer than the timeout.
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+settings.register_profile("penstock", deadline=None, phases=_PHASES)
+settings.load_profile("penstock")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from penstock.change import types
@@ -23,7 +23,7 @@ from penstock.change.relation import Column, Relation
 from penstock.errors import PenstockError
 from penstock.pgoutput.decode import Decoder
 from tests.support import pgoutput_bytes as wire
-from tests.support.reference_binary import binary_value
+from tests.support.reference_binary import NoReference, binary_value
 from tests.support.reference_decoder import Reference, Refused, value
 
 EXAMPLES = settings(max_examples=120, deadline=None)
@@ -204,12 +204,14 @@ def test_damaged_messages(messages: list[bytes], data: st.DataObject) -> None:
         if not messages:
             return
     try:
-        rows, transactions = compiled([messages])
-    except PenstockError:
-        with pytest.raises(Refused):
-            Reference().feed(messages)
+        expected = Reference().feed(messages)
+    except Refused:
+        with pytest.raises(PenstockError):
+            compiled([messages])
         return
-    expected = Reference().feed(messages)
+    except NoReference:
+        reject()  # the damage made a type of it that the reference does not read
+    rows, transactions = compiled([messages])
     assert transactions == expected.transactions
     # As texts, so that NaN equals NaN.
     assert {each: repr(found) for each, found in rows.items()} == {

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import struct
 import uuid
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal, localcontext
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from penstock.change import types
+from penstock.pgoutput.forms import BUILT_IN
 
 UUID = 2950
+
+_TEXTS = {types.NAME, types.TEXT, types.BPCHAR, types.VARCHAR, 114, 142}
+"""Types whose binary form is the text itself; json and xml among them."""
 
 _FIXED = {
     types.BOOL: "?",
@@ -32,8 +37,12 @@ class WrongBinary(ValueError):
     """The bytes are no value of the type, or one that the lake cannot hold."""
 
 
+class NoReference(Exception):
+    """A type whose binary form the decoder knows, and this reference does not."""
+
+
 def binary_value(raw: bytes, type_oid: int, typmod: int) -> Any:
-    """One value as Python's own type."""
+    """One value as Python's own type; WrongBinary also when nobody knows the type's form."""
     if type_oid in types.ARRAY_ELEMENTS:
         return _array(raw, types.ARRAY_ELEMENTS[type_oid], typmod)
     if type_oid in _FIXED:
@@ -47,7 +56,9 @@ def binary_value(raw: bytes, type_oid: int, typmod: int) -> Any:
         return str(uuid.UUID(bytes=raw))
     if type_oid in (types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ):
         return _moment(raw, type_oid)
-    return raw.decode()
+    if type_oid in _TEXTS:
+        return raw.decode()
+    raise NoReference if type_oid in BUILT_IN else WrongBinary
 
 
 def _unpack(form: str, raw: bytes) -> tuple[Any, ...]:
@@ -59,7 +70,7 @@ def _moment(raw: bytes, type_oid: int) -> Any:
     try:
         if type_oid == types.DATE:
             return date(2000, 1, 1) + timedelta(days=_unpack(">i", raw)[0])
-        zone = UTC if type_oid == types.TIMESTAMPTZ else None
+        zone = ZoneInfo("UTC") if type_oid == types.TIMESTAMPTZ else None
         moment = datetime(2000, 1, 1, tzinfo=zone)
         return moment + timedelta(microseconds=_unpack(">q", raw)[0])
     except OverflowError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.errors import ConcurrentWriteError, TableStateError
 from penstock.lake import tables
-from penstock.lake.durable import decode_z85, encode_z85, log_entry, sync_path
+from penstock.lake.durable import decode_z85, encode_z85, log_entry
 from penstock.lake.files import write_file
 from penstock.lake.log import (
     DataFile,
@@ -144,20 +146,36 @@ def test_a_version_is_made_once(table: LakeTable) -> None:
     assert names == [f"{version:020d}.json" for version in (0, 1)]
 
 
-def test_a_version_that_is_replaced_is_noticed(
-    table: LakeTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark looks, then renames over what came in between: ours is not there any more."""
-    theirs = Path(table.location, "_delta_log", "theirs")
-    theirs.write_text("{}")
+RENAMER = """
+import os, sys
+for version, line in enumerate(sys.stdin, 1):
+    draft = f"theirs{version}"
+    open(draft, "w").write("{}")
+    print("ready", flush=True)
+    while not os.path.exists(line.strip()):
+        pass
+    os.rename(draft, line.strip())
+"""
 
-    def sync_and_replace(folder: Path) -> None:
-        theirs.rename(log_entry(table.location, 1))
-        sync_path(folder)
 
-    monkeypatch.setattr("penstock.lake.log.sync_path", sync_and_replace)
-    with pytest.raises(ConcurrentWriteError):
-        commit(table.location, 1, [], "WRITE", "ours")
+def test_a_version_that_is_replaced_is_noticed(table: LakeTable, tmp_path: Path) -> None:
+    """Spark looks, then renames over what came in between: ours is not there any more.
+
+    Another process replaces each version as soon as it is there.  It may come too late for the
+    look after the commit, but hardly ten times in turn.
+    """
+    command = [sys.executable, "-c", RENAMER]
+    pipe = subprocess.PIPE
+    with (
+        pytest.raises(ConcurrentWriteError),
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tmp_path) as theirs,
+    ):
+        assert theirs.stdin is not None
+        assert theirs.stdout is not None
+        for version in range(1, 11):
+            print(log_entry(table.location, version), file=theirs.stdin, flush=True)
+            assert theirs.stdout.readline() == "ready\n"
+            commit(table.location, version, [], "WRITE", "ours")
 
 
 def test_damaged_vectors_are_noticed(table: LakeTable) -> None:

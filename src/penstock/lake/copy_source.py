@@ -50,12 +50,11 @@ def reading(source: Source) -> Iterator[adbc.Cursor]:
 
     ConnectionLostError when the snapshot is gone; ADBC's errors are for ``publisher_error``.
     """
-    cursor = _kept.take(source) or _begin(source)
-    try:
+    with contextlib.ExitStack() as on_error:
+        cursor = _kept.take(source) or _begin(source)
+        on_error.callback(_close, cursor)
         yield cursor
-    except BaseException:
-        _close(cursor)
-        raise
+        on_error.pop_all()
     _kept.keep(source, cursor)
 
 
@@ -76,8 +75,9 @@ def lost(reason: str) -> ConnectionLostError:
 
 
 def _begin(source: Source) -> adbc.Cursor:
-    cursor = adbc.connect(source.conninfo).cursor()
-    try:
+    with contextlib.ExitStack() as on_error:
+        cursor = adbc.connect(source.conninfo).cursor()
+        on_error.callback(_close, cursor)
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         try:
             cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_pg_literal(source.snapshot)}")
@@ -88,10 +88,8 @@ def _begin(source: Source) -> adbc.Cursor:
                 hint="The copy begins again with a new snapshot.",
             ) from error
         cursor.execute("SET LOCAL search_path = ''")  # names in filters are qualified
-    except BaseException:
-        _close(cursor)
-        raise
-    return cursor
+        on_error.pop_all()
+        return cursor
 
 
 def _close(cursor: adbc.Cursor) -> None:
