@@ -40,7 +40,7 @@ from penstock.frontdoor.reconcile import Reconciler, sweep_dropped
 from penstock.frontdoor.routing import StatementRouter
 from penstock.frontdoor.subscription import SubscriptionRouter
 from penstock.home import HomeLock, keep_superuser
-from penstock.lake.copy import warm as warm_copy
+from penstock.lake.copy_spark import warm as warm_copy
 from penstock.lake.query import warm as warm_query
 from penstock.lake.session import Spark
 from penstock.pgoutput.warm import warm

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The initial copy as a node runs it: on Spark, many ranges at once, committed to Delta."""
+"""The initial copy as a node runs it, on executors and in the node itself, committed to Delta."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,30 @@ from penstock.client.published import published_table
 from penstock.client.snapshot import Snapshot, export_snapshot
 from penstock.errors import ConnectionLostError, ValueNotHeldError
 from penstock.lake import tables
-from penstock.lake.copy import TableCopied, run_copy
+from penstock.lake.copy import Pack, Readers, TableCopied, run_copy
+from penstock.lake.copy_node import NodeReader
 from penstock.lake.copy_range import CopyStoppedError
-from penstock.lake.copy_source import Source
+from penstock.lake.copy_source import Ahead, Source
+from penstock.lake.copy_spark import ExecutorReaders
 from penstock.lake.log import physical_names
 from tests.support.copying import lake_table_like
 from tests.support.fix_servers import Database
 
 ROWS = 200_000
+MakeReaders = Callable[[Source], Readers]
+
+
+@pytest.fixture(params=["executors", "node"])
+def readers(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[MakeReaders]:
+    """Who reads; both must do the same."""
+    with ExitStack() as at_end:
+
+        def make(source: Source) -> Readers:
+            if request.param == "executors":
+                return ExecutorReaders(spark, source, 2)
+            return NodeReader(source, at_end.enter_context(closing(Ahead(source.conninfo))))
+
+        yield make
 
 
 @pytest.fixture
@@ -64,6 +81,11 @@ def table_copy(
     return TableCopy(published, lake, (leaf,))
 
 
+def packs_of(copies: Iterable[TableCopy]) -> list[Pack]:
+    """Several, however small the tables are."""
+    return copy_packs(copies, readers=2, spread_bytes=0)
+
+
 def commit(spark: SparkSession, lake: LakeTable, copied: TableCopied) -> LakeTable:
     files = copied.files.get(lake.relid, [])
     version = tables.append_files(lake, files, "{}") if files else lake.version
@@ -71,7 +93,11 @@ def commit(spark: SparkSession, lake: LakeTable, copied: TableCopied) -> LakeTab
 
 
 def test_tables_are_copied_and_committed(
-    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+    spark: SparkSession,
+    readers: MakeReaders,
+    orders: Database,
+    snapshot: Snapshot,
+    tmp_path: Path,
 ) -> None:
     """Several tables in one run: every row once, progress adds up, statistics prune by key."""
     copies = {
@@ -82,12 +108,10 @@ def test_tables_are_copied_and_committed(
     source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
     progress: Counter[int] = Counter()
     seen = []
-    packs = copy_packs(copies.values(), readers=2)
+    packs = packs_of(copies.values())
     for copied in run_copy(
-        spark,
+        readers(source),
         packs,
-        source,
-        2,
         lambda relid, rows: progress.update({relid: rows}),
         threading.Event(),
     ):
@@ -111,7 +135,11 @@ def test_tables_are_copied_and_committed(
 
 
 def test_a_failure_leaves_no_files(
-    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+    spark: SparkSession,
+    readers: MakeReaders,
+    orders: Database,
+    snapshot: Snapshot,
+    tmp_path: Path,
 ) -> None:
     """One bad value ends the copy with its own error; files of unfinished tables are removed."""
     orders.psql("ALTER TABLE many ADD COLUMN v date; INSERT INTO many VALUES (11, 'infinity')")
@@ -124,35 +152,39 @@ def test_a_failure_leaves_no_files(
         ]
         source = Source(publisher_conninfo(orders.conninfo, replication=False), later.name)
         with pytest.raises(ValueNotHeldError, match='"infinity" of column "v"'):
-            list(
-                run_copy(
-                    spark, copy_packs(copies, 2), source, 1, lambda *_: None, threading.Event()
-                )
-            )
+            list(run_copy(readers(source), packs_of(copies), lambda *_: None, threading.Event()))
     assert not list(tmp_path.glob("*/*.parquet"))
 
 
 def test_a_copy_stops_when_asked(
-    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+    spark: SparkSession,
+    readers: MakeReaders,
+    orders: Database,
+    snapshot: Snapshot,
+    tmp_path: Path,
 ) -> None:
     """A stop ends the running jobs and removes what they wrote."""
     copies = [table_copy(spark, orders, snapshot, "orders", tmp_path, 1)]
     source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
     stopping = threading.Event()
-    copy = run_copy(spark, copy_packs(copies, 2), source, 1, lambda *_: stopping.set(), stopping)
+    copy = run_copy(readers(source), packs_of(copies), lambda *_: stopping.set(), stopping)
     with pytest.raises(CopyStoppedError):
         list(copy)
     assert not list(tmp_path.glob("*/*.parquet"))
 
 
 def test_without_its_snapshot_a_copy_ends(
-    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+    spark: SparkSession,
+    readers: MakeReaders,
+    orders: Database,
+    snapshot: Snapshot,
+    tmp_path: Path,
 ) -> None:
     """When the keeper's connection is gone, no other snapshot is read: the copy ends."""
     copies = [table_copy(spark, orders, snapshot, "orders", tmp_path, 1)]
     source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
     snapshot.connection.close()
-    copy = run_copy(spark, copy_packs(copies, 2), source, 1, lambda *_: None, threading.Event())
+    copy = run_copy(readers(source), packs_of(copies), lambda *_: None, threading.Event())
     with pytest.raises(ConnectionLostError, match="the snapshot of the initial copy is gone"):
         list(copy)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from penstock.client.copy import Leaf, TableCopy, copy_packs
 from penstock.client.published import published_table
 from penstock.client.snapshot import Snapshot, export_snapshot
 from penstock.lake.copy_range import RangeCopied, copy_ranges
-from penstock.lake.copy_source import Source
+from penstock.lake.copy_source import Ahead, Source, reading_once
 from tests.support.compare import assert_equal
 from tests.support.fix_servers import Database
 
@@ -97,11 +98,9 @@ class Copying:
         source = Source(
             publisher_conninfo(self._database.conninfo, replication=False), self.snapshot.name
         )
-        ranges = [
-            done
-            for pack in copy_packs([table], readers)
-            for done in copy_ranges(source, pack, "copy")
-        ]
+        packs = copy_packs([table], readers, spread_bytes=0)
+        with closing(Ahead(source.conninfo)) as ahead, reading_once(source, ahead) as cursor:
+            ranges = [done for pack in packs for done in copy_ranges(cursor, pack, "copy")]
         locations = {leaf.table.relid: leaf.table.location for leaf in table.leaves}
         parts = [
             pq.read_table(Path(locations[relid], file.path))

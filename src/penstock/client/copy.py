@@ -31,13 +31,12 @@ import pyarrow as pa
 from penstock.change import types
 from penstock.change.relation import Column, LakeColumn, LakeTable
 from penstock.client.published import PublishedTable
+from penstock.config import SPREAD_BYTES
 from penstock.errors import FeatureNotSupportedError, RelationMismatchError
 from penstock.lake.copy_range import CopyLeaf, CopyRange, CopyTarget
 from penstock.lake.copy_values import CopyColumn
 from penstock.names import quote_pg, quote_pg_literal
 from penstock.sync.copy_plan import PageRange, Sized, packs, page_ranges, range_bytes
-
-Pack = Sequence[CopyRange]
 
 INET, CIDR, OID_ARRAY, NUMERIC_ARRAY = 869, 650, 1028, 1231
 
@@ -100,15 +99,20 @@ class TableCopy:
     """Whether infinite dates and times become the first and the last that the lake holds."""
 
 
-def copy_packs(tables: Iterable[TableCopy], readers: int) -> list[Pack]:
+def copy_packs(
+    tables: Iterable[TableCopy], readers: int, spread_bytes: int = SPREAD_BYTES
+) -> list[Sequence[CopyRange]]:
     """The packs of ranges for an initial copy of these tables by ``readers`` at a time.
+
+    Nothing is cut if there is no more than ``spread_bytes`` to copy: the node reads that alone.
 
     RelationMismatchError when the lake's table lacks a published column,
     FeatureNotSupportedError for a lake table partitioned by hash.
     """
     tables = list(tables)
     pieces = [(table, piece) for table in tables for piece in table.published.pieces]
-    target = range_bytes(sum(piece.size.size for _, piece in pieces), readers)
+    total = sum(piece.size.size for _, piece in pieces)
+    target = range_bytes(total, readers) if total > spread_bytes else max(total, 1)
     selections = {id(table): _Selection(table) for table in tables}
     sized = [
         Sized(selections[id(table)].range(piece.source, pages), pages.size)

@@ -12,6 +12,7 @@ Out:  the relation as the stream will describe it, its row filter, and its piece
     publish = 'update', ...     does not matter to a copy
     partitioned table           subscribed by its root: all leaves below it
     inheritance                 children are tables of their own: ONLY
+    size                        what the planner thinks that the row filter keeps of the table
 
 A piece is what can be cut into ranges of pages: a heap whose rows this role may read as a whole.
 Anything else (a foreign partition, another access method, a role with rights on columns only or
@@ -21,7 +22,7 @@ on the root only, row security) is one piece that is read in one go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psycopg
@@ -34,7 +35,10 @@ from penstock.sync.copy_plan import Size
 
 @dataclass(frozen=True)
 class Piece:
-    """A table whose rows are part of a published table; ``source`` is its FROM item, quoted."""
+    """A table whose rows are part of a published table; ``source`` is its FROM item, quoted.
+
+    ``size`` has all pages, but only the bytes that the row filter is thought to keep.
+    """
 
     source: str
     size: Size
@@ -57,6 +61,9 @@ class PublishedTable:
 
 
 Connection = psycopg.Connection[Any]
+
+LEAST_KEPT = 1 / 16
+"""A filter counts as if it kept this part of a table at least: the planner may be far off."""
 
 
 def published_table(
@@ -85,13 +92,12 @@ def published_table(
     if not relation.columns:
         raise FeatureNotSupportedError(f'cannot copy table "{schema}.{name}" without columns')
     leaves = _leaves(connection, oid) if kind == "p" else [oid]
-    return PublishedTable(
-        relation,
-        kind,
-        _row_filter(connection, publications, oid),
-        _pieces(connection, oid, kind, leaves),
-        _estimated_rows(connection, leaves),
-    )
+    pieces = _pieces(connection, oid, kind, leaves)
+    condition = _row_filter(connection, publications, oid)
+    if condition is not None:
+        kept = _kept(connection, pieces, condition)
+        pieces = tuple(_scaled(piece, kept) for piece in pieces)
+    return PublishedTable(relation, kind, condition, pieces, _estimated_rows(connection, leaves))
 
 
 _PUBLISHED = (
@@ -153,6 +159,26 @@ def _row_filter(connection: Connection, publications: Sequence[str], oid: int) -
     if any(text is None for text in filters):
         return None
     return " OR ".join(f"({text})" for text in sorted(filters))
+
+
+def _kept(connection: Connection, pieces: Sequence[Piece], condition: str) -> float:
+    """The part of the rows that a filter keeps, as the planner sees it for the largest piece."""
+    source = max(pieces, key=lambda piece: piece.size.size).source
+    kept, rows = (
+        _planned_rows(connection, f"SELECT FROM {source}{where}")
+        for where in (f" WHERE {condition}", "")
+    )
+    return min(1.0, max(LEAST_KEPT, kept / max(rows, 1)))
+
+
+def _planned_rows(connection: Connection, query: str) -> float:
+    row = connection.execute(f"EXPLAIN (FORMAT JSON) {query}".encode()).fetchone()
+    assert row is not None  # EXPLAIN (FORMAT JSON) has one row
+    return float(row[0][0]["Plan"]["Plan Rows"])
+
+
+def _scaled(piece: Piece, kept: float) -> Piece:
+    return replace(piece, size=replace(piece.size, size=int(piece.size.size * kept)))
 
 
 def _leaves(connection: Connection, root: int) -> list[int]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import select
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,9 +73,11 @@ def export_snapshot(
     application_name: str,
     default_user: str | None = None,
     password_required: bool = False,
+    prepared: Callable[[], None] = lambda: None,
 ) -> Iterator[Snapshot]:
     """Export a snapshot and keep it for the block.
 
+    ``prepared`` is called when the connections are made; it returns when the copy may begin.
     Waits, like every creation of a slot, until the publisher's running transactions have ended;
     CopyStoppedError when ``stopping`` is set meanwhile.  ConnectionLostError, or the publisher's
     error with its SQLSTATE.
@@ -98,6 +100,7 @@ def export_snapshot(
         try:
             with answers_within(walsender.socket, ANSWER_TIMEOUT):
                 run(walsender, _TIMEOUTS)
+            prepared()
             slot = quote_pg(f"penstock_copy_{uuid.uuid4().hex}")
             point, exported = _create_slot(
                 walsender,

@@ -1,59 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The initial copy on Spark: many ranges of many tables, read and written by executors.
+"""The initial copy: many ranges of many tables, read by executors or by the node itself.
 
-In:   packs of ranges (sync/copy_plan.py), the source, how many packs may be read at a time.
+In:   packs of ranges (sync/copy_plan.py), and who reads them.
 Out:  each table as soon as its last range is in, with all its files; the caller commits them.
 
-Each pack is a Spark job of one task, and ``concurrency`` driver threads take packs from one
-queue: so exactly so many connections to the publisher are open, slow ranges leave no core idle,
-progress is known range by range, and a table is committed while others are still being read.
-A job costs about 20 ms on the driver, so packs are not smaller than a few MB.
-
-Nothing here is durable.  When anything fails, or the caller stops listening, the other jobs are
-cancelled and the files of tables that were not handed out yet are removed.
-
-The connection string travels inside the task's closure, so that neither plans nor Spark's pages
-show it.
+Nothing here is durable.  When anything fails, or the caller stops listening, the readers are ended
+and the files of tables that were not handed out yet are removed.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
-from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
-from penstock.lake.copy_range import (
-    CopyRange,
-    CopyStoppedError,
-    CopyTarget,
-    RangeCopied,
-    be_ready,
-    copy_ranges,
-)
-from penstock.lake.copy_source import Source
+from penstock.lake.copy_range import CopyRange, CopyStoppedError, CopyTarget, RangeCopied
 from penstock.lake.files import WrittenFile
 
 LOOK_AGAIN = 0.2
-"""Seconds between two looks at whether to stop; a cancelled job ends within about one."""
+"""Seconds between two looks at whether to stop; what is cancelled ends within about one."""
 
-_Job = Future[list[RangeCopied]]
-
-log = logging.getLogger(__name__)
+Pack = Sequence[CopyRange]
+Job = Future[list[RangeCopied]]
 
 Progress = Callable[[int, int], None]
 """Called with a table's relid and the rows that were copied in addition."""
+
+
+class Readers(Protocol):
+    """Who reads packs: copy_spark.py, copy_node.py."""
+
+    def start(self, packs: Sequence[Pack], prefix: str) -> Sequence[Job]:
+        """Begin to read; a job for each pack.  Names of files begin with ``prefix``.
+
+        Jobs raise ValueNotHeldError, ConnectionLostError, DiskFullError, the publisher's own error.
+        """
+
+    def end(self) -> None:
+        """Cancel what is still being read, and wait until nothing is."""
 
 
 @dataclass
@@ -72,27 +63,20 @@ class TableCopied:
 
 
 def run_copy(
-    spark: SparkSession,
-    packs: Sequence[Sequence[CopyRange]],
-    source: Source,
-    concurrency: int,
-    progress: Progress,
-    stopping: threading.Event,
+    readers: Readers, packs: Sequence[Pack], progress: Progress, stopping: threading.Event
 ) -> Generator[TableCopied, None, None]:
     """Copy everything; hand out each table once, when it is complete.
 
-    ``progress`` is called in the caller's thread.  Raises what the first failing task raised:
-    ValueNotHeldError, ConnectionLostError, DiskFullError, the publisher's own error; and
-    CopyStoppedError when ``stopping`` is set.  Closing the iterator cancels the copy, too.
+    ``progress`` is called in the caller's thread.  Raises what the first failing job raised, and
+    CopyStoppedError when ``stopping`` is set.  Closing the iterator ends the copy, too.
     """
-    run = uuid.uuid4().hex
+    prefix = f"copy-{uuid.uuid4().hex}"
     tables: dict[int, TableCopied] = {}
     ranges_left: Counter[int] = Counter()
     for each in chain.from_iterable(packs):
         tables.setdefault(each.target.relid, TableCopied(each.target))
         ranges_left[each.target.relid] += 1
-    threads = ThreadPoolExecutor(concurrency, "copy")
-    jobs = [threads.submit(_run_pack, spark, run, source, tuple(pack)) for pack in packs]
+    jobs = readers.start(packs, prefix)
     try:
         for job in _finished(jobs, stopping):
             for done in job.result():
@@ -104,14 +88,12 @@ def run_copy(
                     reach(Failpoint.COPY_FILES_WRITTEN)
                     yield tables.pop(done.relid)
     finally:
-        if tables:
-            _cancel(spark, run, jobs)
-        threads.shutdown()
+        readers.end()
         for table in tables.values():
-            _remove_files(table.target, run)
+            _remove_files(table.target, prefix)
 
 
-def _finished(jobs: Sequence[_Job], stopping: threading.Event) -> Iterator[_Job]:
+def _finished(jobs: Sequence[Job], stopping: threading.Event) -> Iterator[Job]:
     """Each job when it has ended."""
     running = set(jobs)
     while running:
@@ -121,61 +103,7 @@ def _finished(jobs: Sequence[_Job], stopping: threading.Event) -> Iterator[_Job]
         yield from ended
 
 
-def warm(spark: SparkSession, concurrency: int) -> None:
-    """Start the executors' Python workers, which import what a copy needs: some 2 s of CPU."""
-    try:
-        spark.sparkContext.parallelize(range(concurrency), concurrency).foreach(be_ready)
-    except (Py4JError, PySparkException, OSError) as error:
-        log.info("the copy's workers are not warm: %s", error)  # the node may be stopping
-
-
-def _run_pack(
-    spark: SparkSession, run: str, source: Source, pack: tuple[CopyRange, ...]
-) -> list[RangeCopied]:
-    context = spark.sparkContext
-    names = ", ".join(dict.fromkeys(each.target.name for each in pack))
-    context.setJobGroup(_group(run), f"initial copy of {names}", interruptOnCancel=True)
-    try:
-        outcomes = context.parallelize([pack], 1).map(_Task(source, run)).collect()
-    except (Py4JError, PySparkException) as error:
-        raise PenstockError("a task of the initial copy failed", detail=str(error)) from error
-    [outcome] = outcomes
-    if isinstance(outcome, PenstockError):
-        raise outcome
-    return outcome
-
-
-class _Task:
-    """The function that executors run; an error of ours is its result, so that it stays ours."""
-
-    def __init__(self, source: Source, run: str) -> None:
-        self._source = source
-        self._run = run
-
-    def __call__(self, pack: tuple[CopyRange, ...]) -> list[RangeCopied] | PenstockError:
-        try:
-            return copy_ranges(self._source, pack, _prefix(self._run))
-        except PenstockError as error:
-            return error
-
-
-def _group(run: str) -> str:
-    return f"penstock copy {run}"
-
-
-def _prefix(run: str) -> str:
-    return f"copy-{run}"
-
-
-def _cancel(spark: SparkSession, run: str, jobs: Sequence[_Job]) -> None:
-    """Cancel what runs; repeated, because a thread may be about to start its job."""
-    for job in jobs:
-        job.cancel()
-    while wait(jobs, timeout=LOOK_AGAIN).not_done:
-        spark.sparkContext.cancelJobGroup(_group(run))
-
-
-def _remove_files(target: CopyTarget, run: str) -> None:
+def _remove_files(target: CopyTarget, prefix: str) -> None:
     for leaf in target.leaves:
-        for file in Path(leaf.location).glob(f"{_prefix(run)}-*"):
+        for file in Path(leaf.location).glob(f"{prefix}-*"):
             file.unlink(missing_ok=True)

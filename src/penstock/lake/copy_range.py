@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a copy task does on an executor: read ranges from the publisher, write Parquet files.
+"""What copies a pack of ranges: read them from the publisher, write Parquet files.
 
-In:   ranges (a statement each), the publisher's connection string, the exported snapshot's name.
+In:   ranges (a statement each), a cursor of ADBC in a transaction under the exported snapshot.
 Out:  per range and lake table the files that were written, with statistics; nothing is visible
-      until the driver commits them.  A failed task removes the files that it wrote.
+      until the node commits them.  When it fails, it removes the files that it wrote.
 
-One connection at a time, in one transaction under the exported snapshot (copy_source.py).  ADBC
-reads with
-``COPY (statement) TO STDOUT (FORMAT binary)``.  Memory is bounded: about FILE_BYTES of Arrow for
-each range that is being read, whatever the range's size.
+ADBC reads with ``COPY (statement) TO STDOUT (FORMAT binary)``.  Memory is bounded: about
+FILE_BYTES of Arrow for each range that is being read, whatever the range's size.
 
-No Spark here: this module is what executors import.
+No Spark here: this module is what executors import (copy_spark.py), and the node for itself
+(copy_node.py).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change.last_change import LAST_CHANGE_FIELDS
 from penstock.change.mapping import not_held
 from penstock.errors import DiskFullError, PenstockError
-from penstock.lake.copy_source import WHERE, Source, lost, publisher_error, reading
+from penstock.lake.copy_source import WHERE, lost
 from penstock.lake.copy_values import CopyColumn, held
 from penstock.lake.files import WrittenFile, write_file
 
@@ -101,29 +100,31 @@ def be_ready(_: int) -> None:
     """Do nothing: to call it, a worker has imported this module and the driver for PostgreSQL."""
 
 
-def copy_ranges(source: Source, ranges: Sequence[CopyRange], prefix: str) -> list[RangeCopied]:
-    """Copy ranges one after the other in one transaction; file names start with ``prefix``.
+def copy_ranges(
+    cursor: adbc.Cursor,
+    ranges: Sequence[CopyRange],
+    prefix: str,
+    last_change: tuple[int, int] | None = None,
+) -> list[RangeCopied]:
+    """Copy ranges one after the other; file names start with ``prefix``.
 
-    ValueNotHeldError, ConnectionLostError, DiskFullError, or the publisher's error with its
-    SQLSTATE.
+    ``last_change`` is that of Source.  ValueNotHeldError, ConnectionLostError, DiskFullError, the
+    publisher's error, or ADBC's, which a block of copy_source.py makes one of these.
     """
     done: list[RangeCopied] = []
     writers: list[_RangeWriter] = []
     try:
-        with reading(source) as cursor:
-            for each in ranges:
-                writer = _RangeWriter(each.target, prefix, source.last_change)
-                writers.append(writer)
-                cursor.execute(each.statement)
-                with cursor.fetch_record_batch() as reader:
-                    for batch in _batches(reader):
-                        writer.write(batch, each)
-                done.append(writer.finish())
-    except BaseException as error:
+        for each in ranges:
+            writer = _RangeWriter(each.target, prefix, last_change)
+            writers.append(writer)
+            cursor.execute(each.statement)
+            with cursor.fetch_record_batch() as reader:
+                for batch in _batches(reader):
+                    writer.write(batch, each)
+            done.append(writer.finish())
+    except BaseException:
         for writer in writers:
             writer.remove()
-        if isinstance(error, adbc_driver_manager.Error):
-            raise publisher_error(error) from error
         raise
     return done
 

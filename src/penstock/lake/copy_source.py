@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy task's connection to the publisher: a transaction under the exported snapshot.
+"""A copy's connection to the publisher: a transaction under the exported snapshot.
 
-ADBC needs some 80 ms to connect, as long as it takes to read several MB, and a copy has many
-ranges.  So a process keeps the connection of its last range for KEPT seconds, for the next range
-of the same copy.  Longer it must not stay: its transaction holds back vacuum on the publisher, and
-a lock on the table.  A connection with an error is closed at once.
+ADBC needs some 80 ms to connect, as long as it takes to read several MB: it asks the publisher for
+all its types.  So an executor's process keeps the connection of its last range for KEPT seconds,
+for the next range of the same copy.  Longer it must not stay: its transaction holds back vacuum on
+the publisher, and a lock on the table.  A connection with an error is closed at once.  The node
+itself has its connection made while it prepares the copy (``Ahead``).
 
 No Spark here: this module is what executors import.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import adbc_driver_manager
@@ -46,16 +48,60 @@ class Source:
 
 @contextlib.contextmanager
 def reading(source: Source) -> Iterator[adbc.Cursor]:
-    """A cursor whose statements see the snapshot.
+    """A cursor whose statements see the snapshot; for executors.
 
-    ConnectionLostError when the snapshot is gone; ADBC's errors are for ``publisher_error``.
+    ConnectionLostError when the snapshot or the connection is gone, or the publisher's own error.
     """
-    with contextlib.ExitStack() as on_error:
-        cursor = _kept.take(source) or _begin(source)
+    with contextlib.ExitStack() as on_error, _errors_as_ours():
+        cursor = _kept.take(source) or _begin(source, adbc.connect(source.conninfo))
         on_error.callback(_close, cursor)
         yield cursor
         on_error.pop_all()
     _kept.keep(source, cursor)
+
+
+@contextlib.contextmanager
+def reading_once(source: Source, ahead: Ahead) -> Iterator[adbc.Cursor]:
+    """As ``reading``, on a connection made ahead, which is closed at the end."""
+    with contextlib.ExitStack() as at_end, _errors_as_ours():
+        try:
+            cursor = _begin(source, ahead.take())
+        except adbc_driver_manager.Error:
+            # The publisher may have ended it: until the snapshot was there, it did nothing.
+            cursor = _begin(source, adbc.connect(source.conninfo))
+        at_end.callback(_close, cursor)
+        yield cursor
+
+
+class Ahead:
+    """A connection that a thread makes meanwhile; ``close`` it, whether it was taken or not.
+
+    A thread that may hang: nobody waits for it but ``take``.
+    """
+
+    def __init__(self, conninfo: str) -> None:
+        """Begin to connect."""
+        self._connection: Future[adbc.Connection] = Future()
+        self._taken = False
+        threading.Thread(
+            target=self._connect, args=(conninfo,), name="copy connection", daemon=True
+        ).start()
+
+    def take(self) -> adbc.Connection:
+        """The connection, which the caller closes from now on; raises what ADBC raised."""
+        self._taken = True
+        return self._connection.result()
+
+    def close(self) -> None:
+        """Close it when it is there, unless it was taken."""
+        if not self._taken:
+            self._connection.add_done_callback(_close_unused)
+
+    def _connect(self, conninfo: str) -> None:
+        try:
+            self._connection.set_result(adbc.connect(conninfo))
+        except adbc_driver_manager.Error as error:
+            self._connection.set_exception(error)
 
 
 def publisher_error(error: adbc_driver_manager.Error) -> PenstockError:
@@ -74,9 +120,22 @@ def lost(reason: str) -> ConnectionLostError:
     )
 
 
-def _begin(source: Source) -> adbc.Cursor:
+@contextlib.contextmanager
+def _errors_as_ours() -> Iterator[None]:
+    try:
+        yield
+    except adbc_driver_manager.Error as error:
+        raise publisher_error(error) from error
+
+
+def _close_unused(connection: Future[adbc.Connection]) -> None:
+    if connection.exception() is None:
+        connection.result().close()
+
+
+def _begin(source: Source, connection: adbc.Connection) -> adbc.Cursor:
     with contextlib.ExitStack() as on_error:
-        cursor = adbc.connect(source.conninfo).cursor()
+        cursor = connection.cursor()
         on_error.callback(_close, cursor)
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         try:

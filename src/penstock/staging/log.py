@@ -69,6 +69,7 @@ class StagingLog:
         """
         self.folder = folder
         self._changed = threading.Condition()
+        self._woken = False
         folder.mkdir(parents=True, exist_ok=True)
         self._segments = [from_manifest(path) for path in sorted(folder.glob(MANIFESTS))]
         self._remove_unregistered()
@@ -96,9 +97,19 @@ class StagingLog:
             return tuple(s for s in self._segments if s.end_lsn > after_end_lsn)
 
     def wait(self, after_end_lsn: int, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for a segment that ends after a position."""
+        """Wait up to ``timeout`` seconds for a segment that ends after a position, or ``wake``."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._last_end() > after_end_lsn, timeout)
+            ended = self._changed.wait_for(
+                lambda: self._woken or self._last_end() > after_end_lsn, timeout
+            )
+            self._woken = False
+            return ended
+
+    def wake(self) -> None:
+        """End the wait of this moment, or the next one: there is something else to look at."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def append(self, decoded: Decoded) -> Segment | None:
         """Add transactions; the segment is durable on return.

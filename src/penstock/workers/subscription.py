@@ -69,10 +69,10 @@ from penstock.workers.table_sync import TableSync
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 0.5
-"""Seconds between two looks at the tables' states while nothing arrives."""
+"""Seconds between two looks at the tables' states while nothing arrives and nobody wakes us."""
 
-SYNC_LOOK_AGAIN = 0.05
-"""The same while tables are copied: one that is in should be ready soon."""
+PASSING = 0.02
+"""The same while a copied table waits for the stream to pass its LSN: keepalives bring that."""
 
 STREAMING = {"f": "off", "t": "on", "p": "parallel"}
 """What pg_subscription.substream stands for."""
@@ -103,6 +103,9 @@ class SubscriptionWorker:
     def request_stop(self) -> None:
         """Ask it to end after the batch that it is at."""
         self._stopping.set()
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.wake()
 
     def join(self, timeout: float | None) -> None:
         """Wait until it has ended and holds neither slot nor origin."""
@@ -174,6 +177,7 @@ class Attempt:
             _stream_options(context, subscription), self._staging, lambda: self._applied
         )
         self._sync: TableSync | None = None
+        self._passing = False
         self._pid = threading.get_native_id()
 
     def run(self, backoff: Backoff) -> None:
@@ -202,12 +206,16 @@ class Attempt:
                         forget_error(connection, self._subscription.oid)
                         failed_before = False
                     if not did:
-                        pause = LOOK_AGAIN if self._sync is None else SYNC_LOOK_AGAIN
+                        pause = PASSING if self._passing else LOOK_AGAIN
                         self._staging.wait(self._applied, pause)
             finally:
                 self._receiver.stop()
                 if self._sync is not None:
                     self._sync.stop()
+
+    def wake(self) -> None:
+        """Look at once at the tables' states, and at whether to stop."""
+        self._staging.wake()
 
     def reports(self) -> list[WorkerReport]:
         """This attempt's workers; none while it connects, or when the stream has ended."""
@@ -269,7 +277,7 @@ class Attempt:
         waiting = [table for table in states if table.state in NEEDS_COPY]
         if waiting and self._sync is None:
             self._sync = TableSync(
-                self._context, self._subscription, waiting, self._staging.end_lsn
+                self._context, self._subscription, waiting, self._staging.end_lsn, self.wake
             )
             self._sync.start()
 
@@ -286,11 +294,9 @@ class Attempt:
             self._catch_up(table, applier)
         idle = not self._staging.segments(self._applied)
         position = max(self._applied, self._staging.end_lsn if idle else 0)
-        ready = [
-            table
-            for table in states
-            if table.state is TableState.SYNCDONE and (table.lsn or 0) <= position
-        ]
+        passing = [table for table in states if table.state is TableState.SYNCDONE]
+        ready = [table for table in passing if (table.lsn or 0) <= position]
+        self._passing = len(ready) < len(passing)
         for table in ready:
             applier.set_state(table, TableState.READY, table.lsn)
             log.info('table "%s.%s" is ready', table.schema, table.name)

@@ -8,7 +8,8 @@ Order, and what is durable:
 
     1  state d, empty Delta tables; one control transaction    a crash from here on copies again
     2  a snapshot is exported at LSN C                         nothing
-    3  Spark tasks read ranges and write Parquet               files that no Delta commit names
+    3  ranges are read and written as Parquet, by Spark's
+       executors or, when there is little, by the node         files that no Delta commit names
     4  per table: one Delta commit of all its files            a head ahead of table_version
     5  table_version and state f with C, one transaction       the copy: it will not run again
 
@@ -23,10 +24,12 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,8 +51,10 @@ from penstock.control.connect import ControlConnection, connect
 from penstock.control.table_state import TableState
 from penstock.errors import PenstockError, UniqueViolationError, ValueNotHeldError
 from penstock.failpoints import Failpoint, reach
-from penstock.lake.copy import TableCopied, run_copy
-from penstock.lake.copy_source import Source
+from penstock.lake.copy import Pack, Readers, TableCopied, run_copy
+from penstock.lake.copy_node import NodeReader
+from penstock.lake.copy_source import Ahead, Source
+from penstock.lake.copy_spark import ExecutorReaders
 from penstock.lake.files import WrittenFile
 from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.new_rows import key_twice, new_rows
@@ -76,6 +81,26 @@ def _told_at(lsn: int) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _beside(work: Callable[[], None]) -> Iterator[Future[None]]:
+    """Do some work on a thread of its own; it has ended after the block."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # whoever takes the result raises it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="begin copy", daemon=True).start()
+    try:
+        yield done
+    finally:
+        wait([done])
+
+
 class TableSyncStopped(PenstockError):
     """The subscription's worker was asked to stop while tables were copied."""
 
@@ -86,7 +111,8 @@ class TableSync:
     """One run of the copy, on a thread of its own.
 
     ``held_position`` is the end of staging when it was made: C is not before that, so what is
-    staged after it must stay until the copied tables have caught up.
+    staged after it must stay until the copied tables have caught up.  ``moved`` is called when a
+    table is in, and at the end.
     """
 
     def __init__(
@@ -95,8 +121,10 @@ class TableSync:
         subscription: Subscription,
         tables: Sequence[SubscriptionRelation],
         held_position: int,
+        moved: Callable[[], None],
     ) -> None:
         self.held_position = held_position
+        self._moved = moved
         self._context = context
         self._subscription = subscription
         self._tables = {table.relid: table for table in tables}
@@ -106,6 +134,7 @@ class TableSync:
         self._estimates: dict[int, int | None] = {}
         self._stopping = threading.Event()
         self._error: Exception | None = None
+        self._ended = False
         self._thread = threading.Thread(
             target=self._run, name=f"table sync {subscription.oid}", daemon=True
         )
@@ -114,7 +143,7 @@ class TableSync:
     @property
     def running(self) -> bool:
         """Whether the copy still runs."""
-        return self._thread.is_alive()
+        return not self._ended
 
     def start(self) -> None:
         """Begin to copy."""
@@ -151,45 +180,62 @@ class TableSync:
                 self._copy(conn)
         except Exception as error:  # noqa: BLE001  # raise_error raises it in the worker
             self._error = error
+        finally:
+            self._ended = True
+            self._moved()
 
     def _copy(self, conn: ControlConnection) -> None:
         subscription, context = self._subscription, self._context
-        retried(context, conn, lambda: self._begin(conn))
         name = f"{subscription.name} table sync"
-        with export_snapshot(
+        conninfo = publisher_conninfo(
             subscription.conninfo,
-            stopping=self._stopping,
+            replication=False,
             application_name=name,
             default_user=context.publisher_user,
-            password_required=subscription.password_required,
-        ) as snapshot:
-            self._known = self._published(snapshot)
-            packs = copy_packs(
-                [self._table_copy(conn, snapshot, table) for table in self._tables.values()],
-                context.settings.max_sync_workers_per_subscription,
-            )
-            conninfo = publisher_conninfo(
+        )
+        begin = partial(retried, context, conn, lambda: self._begin(conn))
+        # Meanwhile connections to the publisher are made.
+        with closing(Ahead(conninfo)) as ahead, _beside(begin) as begun:
+            with export_snapshot(
                 subscription.conninfo,
-                replication=False,
+                stopping=self._stopping,
                 application_name=name,
                 default_user=context.publisher_user,
-            )
-            begun = time.monotonic()
-            last_change = (subscription.oid, time.time_ns() // 1000)
-            copied = run_copy(
-                self._session(),
-                packs,
-                Source(conninfo, snapshot.name, last_change),
-                context.settings.max_sync_workers_per_subscription,
-                self._progress,
-                self._stopping,
-            )
-            with _told_at(snapshot.lsn), closing(copied):
-                for table in copied:
-                    commit = partial(
-                        self._commit, conn, table, snapshot.lsn, time.monotonic() - begun
-                    )
-                    retried(context, conn, commit)
+                password_required=subscription.password_required,
+                prepared=begun.result,
+            ) as snapshot:
+                packs = self._packs(conn, snapshot)
+                last_change = (subscription.oid, time.time_ns() // 1000)
+                source = Source(conninfo, snapshot.name, last_change)
+                self._run_copy(conn, packs, snapshot.lsn, self._readers(packs, source, ahead))
+
+    def _packs(self, conn: ControlConnection, snapshot: Snapshot) -> list[Pack]:
+        self._known = self._published(snapshot)
+        settings = self._context.settings
+        return copy_packs(
+            [self._table_copy(conn, snapshot, table) for table in self._tables.values()],
+            settings.max_sync_workers_per_subscription,
+            settings.copy_spread_bytes,
+        )
+
+    def _readers(self, packs: Sequence[Pack], source: Source, ahead: Ahead) -> Readers:
+        settings = self._context.settings
+        if sum(each.estimate for each in chain.from_iterable(packs)) <= settings.copy_spread_bytes:
+            return NodeReader(source, ahead)
+        ahead.close()
+        concurrency = settings.max_sync_workers_per_subscription
+        return ExecutorReaders(self._session(), source, concurrency)
+
+    def _run_copy(
+        self, conn: ControlConnection, packs: Sequence[Pack], lsn: int, readers: Readers
+    ) -> None:
+        begun = time.monotonic()
+        copied = run_copy(readers, packs, self._progress, self._stopping)
+        with _told_at(lsn), closing(copied):
+            for table in copied:
+                commit = partial(self._commit, conn, table, lsn, time.monotonic() - begun)
+                retried(self._context, conn, commit)
+                self._moved()
 
     def _published(self, snapshot: Snapshot) -> dict[int, Known]:
         """What the catalogs say of the tables in the snapshot."""
