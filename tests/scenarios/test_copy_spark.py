@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.change.relation import LakeTable
 from penstock.client.connection import publisher_conninfo
 from penstock.client.copy import Leaf, TableCopy, copy_packs
-from penstock.client.published import published_table
+from penstock.client.published import LEAST_KEPT, published_table
 from penstock.client.snapshot import Snapshot, export_snapshot
 from penstock.errors import ConnectionLostError, ValueNotHeldError
 from penstock.lake import tables
@@ -28,6 +28,7 @@ from penstock.lake.copy_spark import ExecutorReaders
 from penstock.lake.log import physical_names
 from tests.support.copying import lake_table_like
 from tests.support.fix_servers import Database
+from tests.support.waits import wait_until
 
 ROWS = 200_000
 MakeReaders = Callable[[Source], Readers]
@@ -56,6 +57,7 @@ def orders(publisher_db: Database) -> Database:
         CREATE TABLE many (id int); CREATE TABLE none (id int);
         INSERT INTO many SELECT generate_series(1, 10);
         CREATE PUBLICATION p FOR TABLE orders WHERE (id % 10 <> 0), many, none;
+        CREATE PUBLICATION few FOR TABLE orders WHERE (id <= 100);
         ANALYZE""")
     return publisher_db
 
@@ -187,6 +189,63 @@ def test_without_its_snapshot_a_copy_ends(
     copy = run_copy(readers(source), packs_of(copies), lambda *_: None, threading.Event())
     with pytest.raises(ConnectionLostError, match="the snapshot of the initial copy is gone"):
         list(copy)
+
+
+def test_a_statement_that_waits_is_cancelled(
+    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """A stop does not wait for the publisher to be done; what the node read with is gone there."""
+    name = "copy that waits"
+    conninfo = publisher_conninfo(orders.conninfo, replication=False, application_name=name)
+    packs = packs_of([table_copy(spark, orders, snapshot, "many", tmp_path, 1)])
+    sessions = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'"
+    stopping = threading.Event()
+    with orders.connect() as other, closing(Ahead(conninfo)) as ahead:
+        other.execute("BEGIN; LOCK TABLE many")
+        copy = run_copy(
+            NodeReader(Source(conninfo, snapshot.name), ahead), packs, lambda *_: None, stopping
+        )
+
+        def stop_when_it_waits() -> None:
+            waits = f"{sessions} AND wait_event_type = 'Lock'"
+            wait_until(lambda: orders.psql(waits) == "1", 30, "the copy to wait")
+            stopping.set()
+
+        stopper = threading.Thread(target=stop_when_it_waits)
+        stopper.start()
+        with pytest.raises(CopyStoppedError):
+            list(copy)
+        stopper.join()
+        assert orders.psql(sessions) == "0"
+
+
+def test_a_connection_made_ahead_may_be_gone(
+    spark: SparkSession, orders: Database, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """A publisher may end one that does nothing while the copy waits for its snapshot."""
+    name = "copy ahead"
+    conninfo = publisher_conninfo(orders.conninfo, replication=False, application_name=name)
+    packs = packs_of([table_copy(spark, orders, snapshot, "many", tmp_path, 1)])
+    with closing(Ahead(conninfo)) as ahead:
+        there = (
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            f" WHERE application_name = '{name}' AND state LIKE 'idle%'"
+        )
+        wait_until(lambda: orders.psql(there) == "t", 30, "the connection")
+        readers = NodeReader(Source(conninfo, snapshot.name), ahead)
+        (copied,) = run_copy(readers, packs, lambda *_: None, threading.Event())
+    assert copied.rows == 10
+
+
+def test_the_size_of_a_copy_is_what_its_filter_keeps(orders: Database, snapshot: Snapshot) -> None:
+    """As far as the planner knows; but never less than a sixteenth of the table."""
+    ask = snapshot.connection
+    total = int(orders.psql("SELECT pg_table_size('orders')"))
+    for publications, kept in ((["p"], 0.995), (["few"], LEAST_KEPT), (["p", "few"], 0.995)):
+        published = published_table(ask, publications, "public", "orders")
+        (piece,) = published.pieces
+        assert piece.size.size == pytest.approx(total * kept, rel=0.01)
+    orders.psql("ALTER TABLE orders ADD more int")  # nothing keeps a lock on it
 
 
 def test_the_export_can_be_stopped(publisher_db: Database) -> None:

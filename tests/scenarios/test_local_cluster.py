@@ -31,8 +31,12 @@ OLD = 8 * 86400  # seconds, beyond Delta's retention
 
 @pytest.fixture
 def cluster_node(new_node: NewNode) -> Iterator[Node]:
-    """Two workers with one core and 2 GB each; keys are looked for by executors from one row on."""
-    env = {"PENSTOCK_SEARCH_SPREAD_ROWS": "0", "PENSTOCK_AUTOVACUUM_NAPTIME": "2"}
+    """Two workers with one core and 2 GB each; executors do whatever they can, however small."""
+    env = {
+        "PENSTOCK_COPY_SPREAD_BYTES": "0",
+        "PENSTOCK_SEARCH_SPREAD_ROWS": "0",
+        "PENSTOCK_AUTOVACUUM_NAPTIME": "2",
+    }
     shutil.rmtree(WORK, ignore_errors=True)
     yield new_node(flags=["--spark=spark.master=local-cluster[2,1,2048]"], env=env).start()
     shutil.rmtree(WORK, ignore_errors=True)

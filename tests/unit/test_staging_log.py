@@ -168,6 +168,14 @@ def test_advance_is_remembered(tmp_path: Path) -> None:
     assert not log.wait(0, timeout=0)
 
 
+def test_a_wake_is_not_lost(tmp_path: Path) -> None:
+    """It ends the wait that follows, and only that one."""
+    log = StagingLog(tmp_path / "1")
+    log.wake()
+    assert log.wait(0, timeout=60)
+    assert not log.wait(0, timeout=0)
+
+
 def test_wait_sees_a_new_segment(tmp_path: Path) -> None:
     """A reader that waits is woken by the segment, not by the clock."""
     log, publisher = StagingLog(tmp_path), Publisher()

@@ -162,12 +162,16 @@ def _row_filter(connection: Connection, publications: Sequence[str], oid: int) -
 
 
 def _kept(connection: Connection, pieces: Sequence[Piece], condition: str) -> float:
-    """The part of the rows that a filter keeps, as the planner sees it for the largest piece."""
+    """The part of the rows that a filter keeps, as the planner sees it for the largest piece.
+
+    Its lock on that is given back.
+    """
     source = max(pieces, key=lambda piece: piece.size.size).source
-    kept, rows = (
-        _planned_rows(connection, f"SELECT FROM {source}{where}")
-        for where in (f" WHERE {condition}", "")
-    )
+    with connection.transaction(force_rollback=True):
+        kept, rows = (
+            _planned_rows(connection, f"SELECT FROM {source}{where}")
+            for where in (f" WHERE {condition}", "")
+        )
     return min(1.0, max(LEAST_KEPT, kept / max(rows, 1)))
 
 
