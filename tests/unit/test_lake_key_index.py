@@ -49,7 +49,7 @@ NUMBERS = [0, 588756875088343948, 2062733168098466202]
 @pytest.fixture(autouse=True)
 def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is worth an index, of several row groups and runs."""
-    monkeypatch.setattr("penstock.lake.find.INDEX_FROM", 1)
+    monkeypatch.setattr(key_index, "INDEX_FROM", 1)
     monkeypatch.setattr(key_index, "RUN_BYTES", 300)
     monkeypatch.setattr(files, "ROW_GROUP_ROWS", 16)
 
@@ -198,11 +198,14 @@ def test_numbers_are_the_same_for_good(tmp_path: Path) -> None:
 
 
 def test_what_has_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows, whole rows, keys that are null or lists: they are read, and found."""
-    monkeypatch.setattr("penstock.lake.find.INDEX_FROM", INDEX_FROM)
+    """Few rows, the end of many, whole rows, null and lists as keys: they are read, and found."""
+    monkeypatch.setattr(key_index, "INDEX_FROM", INDEX_FROM)
     table = numbered(lake(tmp_path / "few", types.INT4), range(1000))
     assert found(table, keys_of(table, [{"k0": 5}])) and indexes(table) == []
-    monkeypatch.setattr("penstock.lake.find.INDEX_FROM", 1)
+    monkeypatch.setattr(key_index, "INDEX_FROM", 1)
+    table = numbered(lake(tmp_path / "end", types.INT4), range(16 * 20))
+    assert found(table, keys_of(table, [{"k0": 319}])) and indexes(table) == []
+    assert found(table, keys_of(table, [{"k0": 0}, {"k0": 319}])) and len(indexes(table)) == 1
     table = numbered(lake(tmp_path / "whole", types.INT4), range(100))
     rows = pa.Table.from_pylist([{"k0": 5, "v": -5}], schema=tables.arrow_schema(table))
     assert found(table, rows) and indexes(table) == []

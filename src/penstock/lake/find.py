@@ -8,7 +8,7 @@ Equality is that of ``row_codes`` (change/codes.py): nulls are equal, NaN equals
 groups whose bounds exclude every row asked for are not read.  What is left of a file is
 
     looked up     rows asked for by the table's key, and the file has an index (key_index.py)
-    indexed       by the key, in INDEX_FROM rows or more: an index is made, and asked
+    indexed       by the key, in so many rows that it pays: an index is made, and asked
     read          otherwise: only the columns that are asked for, 30 M rows/s on two cores
 
 by the cores of the node, one file after the other on each.  Files without an index that have more
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from penstock.change.codes import row_codes
 from penstock.change.last_change import with_last_change
 from penstock.change.relation import LakeTable
-from penstock.lake.key_index import INDEX_FROM, Found, KeySearch, key_search
+from penstock.lake.key_index import Found, KeySearch, key_search, pays
 from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.reading import Ints, group_sizes, open_file, positions, read_groups
 from penstock.lake.session import GetSession
@@ -195,7 +195,7 @@ class _Look:
             sizes = group_sizes(parquet)
             if (
                 self.search is not None
-                and sum(sizes[n] for n in groups) >= INDEX_FROM
+                and pays(sum(sizes[n] for n in groups), sum(sizes))
                 and self.search.make(file)
                 and (found := self.search.find(file)) is not None
             ):

@@ -48,7 +48,10 @@ FOLDER = "_penstock_keys"
 VERSION = b"1"
 
 INDEX_FROM = 64 * 1024
-"""Rows to look through from which an index is made: fewer are read in some milliseconds."""
+INDEX_SHARE = 16
+"""Rows to look through from which an index is made, and of which share of their file: fewer are
+read in some milliseconds, and who changes only the end of a very large file need not wait for it.
+"""
 
 RUN_BYTES = 32 * 1024 * 1024
 """Bytes of keys, as Arrow has them, that are sorted together; one row group may have more."""
@@ -185,6 +188,11 @@ def index_again(table: LakeTable, sources: Sequence[DataFile], file: DataFile) -
     search = key_search(table, names, nothing)
     if search is not None and any(search.indexed(each) for each in sources):
         search.make(file)
+
+
+def pays(rows: int, all_rows: int) -> bool:
+    """Whether a file is indexed when so many of its rows would have to be looked through."""
+    return rows >= max(INDEX_FROM, all_rows // INDEX_SHARE)
 
 
 def remove_unneeded(table: LakeTable) -> int:
