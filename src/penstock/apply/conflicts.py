@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.net import OP_DELETE, OP_INSERT, OP_UPDATE, Flags, Ints
-from penstock.pgoutput.compiled import compiled
+from penstock.compiled import compiled
 
 
 class Policy(StrEnum):

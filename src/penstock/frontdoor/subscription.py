@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
@@ -235,15 +236,14 @@ class _Around:
 
     async def before(self, backend: Backend) -> None:
         self._backend = backend
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(self._router.workers.wake, self._command.name)
             if self._command.change in _STOPS or self._command.has("slot_name"):
                 await self._router.workers.stop(self._command.name)
             publisher = await self._router.publisher(backend, self._command)
             if publisher is not None:
                 self._created = await self._create(backend, publisher)
-        except BaseException:
-            self._router.workers.wake(self._command.name)
-            raise
+            on_error.pop_all()
 
     async def ended(self, committed: bool) -> None:
         try:
