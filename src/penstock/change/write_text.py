@@ -55,13 +55,14 @@ def number(out: Bytes, to: int, value: int, width: int) -> int:
 @compiled
 def signed(out: Bytes, to: int, value: int) -> int:
     """Write a number, with a minus when it is negative."""
-    if value >= 0:
-        return number(out, to, value, 1)
-    out[to] = MINUS
-    if value == _MIN_INT64:  # it has no positive counterpart
-        to = number(out, to + 1, 922337203685477580, 1)
-        return number(out, to, 8, 1)
-    return number(out, to + 1, -value, 1)
+    if value < 0:
+        out[to] = MINUS
+        to += 1
+        if value == _MIN_INT64:  # it has no positive counterpart
+            to = number(out, to, 922337203685477580, 1)
+            value = -8
+        value = -value
+    return number(out, to, value, 1)
 
 
 @compiled

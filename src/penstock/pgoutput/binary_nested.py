@@ -103,12 +103,14 @@ def split_items(  # type: ignore[no-untyped-def]  # a tuple of arrays, for numba
     """
     count = starts.shape[0]
     offsets = np.zeros(count + 1, np.int32)
+    firsts = np.empty(count, np.int32)
     fault = OK
     i = 0
     while i < count:
         found = 0
         if starts[i] >= 0:
-            found, _ = _items(kind, buf, starts[i], lengths[i])
+            found, header = _items(kind, buf, starts[i], lengths[i])
+            firsts[i] = starts[i] + header
             if found < 0:
                 fault = WRONG_SYNTAX
             elif only_plain and not _is_plain(buf, starts[i]):
@@ -124,9 +126,7 @@ def split_items(  # type: ignore[no-untyped-def]  # a tuple of arrays, for numba
         i = 0
         while i < count:
             if starts[i] >= 0:
-                end = starts[i] + lengths[i]
-                _, header = _items(kind, buf, starts[i], lengths[i])
-                at = starts[i] + header
+                at, end = firsts[i], starts[i] + lengths[i]
                 for item in range(offsets[i], offsets[i + 1]):
                     if kind >= POINT:
                         item_starts[item] = at
@@ -297,16 +297,22 @@ def _array(
         out[to], out[to + 1] = _OPEN_BRACE, _CLOSE_BRACE
         return to + 2
     to = _bounds(buf, at, out, to)
+    width = be32(buf, at + _ARRAY_HEADER + 8 * (be32(buf, at) - 1))  # of the last dimension
+    place = 0
     for item in range(begin, end):
         if item > begin:
             out[to] = delimiter
             to += 1
-        to = _braces(buf, at, item - begin, _OPEN_BRACE, out, to)
+        if place == 0:
+            to = _braces(buf, at, item - begin, _OPEN_BRACE, out, to)
         if starts[item] < 0:
             to = put(out, to, NULL)
         else:
             to = write_item(text, starts[item], lengths[item], ARRAY_QUOTING, delimiter, out, to)
-        to = _braces(buf, at, item - begin + 1, _CLOSE_BRACE, out, to)
+        place += 1
+        if place == width:
+            place = 0
+            to = _braces(buf, at, item - begin + 1, _CLOSE_BRACE, out, to)
     return to
 
 
