@@ -139,14 +139,16 @@ def test_a_publisher_that_stops_answering_while_the_stream_begins(
     log = StagingLog(stream.folder)
     conninfo = proxy.conninfo(stream.database, "connect_timeout=2")
     open_publisher(conninfo, replication=True).finish()
+    wait_until(lambda: not proxy.links, 20, "the end of the connection")
     connected = proxy.sent
     with stream.receiver(log, conninfo=conninfo):
         started = proxy.sent - connected
     for count in (connected + 10, (connected + started) // 2):
+        wait_until(lambda: not proxy.links, 20, "the end of the connection before")
         proxy.freeze_after(count)
         with stream.kept(log, conninfo=conninfo, timeout=TIMEOUT) as errors:
             wait_until(lambda: not proxy.waits, 20, "the proxy to fall silent")
-            found = wait_until(lambda: errors, 60, "the silence to be noticed")
+            found = wait_until(lambda: errors, 20, "the silence to be noticed")
             assert isinstance(found[0], ConnectionLostError)
             assert "did not answer within 1 s" in found[0].message
             proxy.thaw()

@@ -75,6 +75,11 @@ class Proxy:
         """Whether ``cut_after`` or ``freeze_after`` still waits for its bytes."""
         return self._budget is not None
 
+    @property
+    def links(self) -> int:
+        """How many connections there are; the last bytes of one are sent when it is gone."""
+        return len(self._links)
+
     def freeze(self) -> None:
         """Let nothing through from now on, and close nothing."""
         self._call(self._freeze())
