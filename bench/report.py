@@ -137,10 +137,13 @@ class Results:
             "Median seconds from the publisher's commit until it knows that the batch is applied:"
             " one transaction that updates keys all over the table.",
             "",
-            "| side | keys | rows of the table | seconds |",
-            "|---|---|---|---|",
+            "| side | keys | rows of the table | seconds | the first one |",
+            "|---|---|---|---|---|",
         ]
-        lines += [f"| {b.side} | {b.keys:,} | {b.rows:,} | {b.seconds:.2f} |" for b in self.batches]
+        lines += [
+            f"| {b.side} | {b.keys:,} | {b.rows:,} | {b.seconds:.2f} | {b.first:.2f} |"
+            for b in self.batches
+        ]
         return [*lines, ""] if self.batches else []
 
     def _memory(self) -> list[str]:

@@ -67,7 +67,8 @@ class Settings(BaseSettings):
     """Staged bytes that one apply batch takes at most, but never less than one transaction."""
 
     search_spread_rows: int = 20_000_000
-    """Rows that may have a key of a batch from which Spark's executors look through them."""
+    """Rows in files without an index that may have a key of a batch, from which Spark's executors
+    look through them."""
 
     autovacuum: bool = True
     """Remove files and log entries of tables that no version within their retention needs."""

@@ -15,6 +15,7 @@ import pytest
 from penstock.failpoints import Failpoint
 from penstock.lake.compact import EIGHT
 from penstock.lake.durable import deletion_vector_path
+from penstock.lake.key_index import FOLDER
 from penstock.lake.log import commit, data_files, head_version, latest_action
 from penstock.lake.vacuum import FILES_KEPT
 from tests.support.fix_node import NewNode
@@ -77,7 +78,8 @@ def test_files_do_not_pile_up(publisher_db: Database, new_node: NewNode) -> None
     """After a kill -9 in the middle of a compaction the next one is made; the rows are equal.
 
     What it replaced, and what crashed batches left, is removed when the retention is over, down to
-    the files and deletion vectors that count; but nothing while the table is copied.
+    the files and deletion vectors that count, with indexes that no file needs; but nothing while
+    the table is copied.
     """
     publisher_db.psql(
         "CREATE TABLE mt (id int PRIMARY KEY, v text); CREATE PUBLICATION mt FOR TABLE mt"
@@ -101,10 +103,14 @@ def test_files_do_not_pile_up(publisher_db: Database, new_node: NewNode) -> None
     assert node.psql("SELECT purpose FROM penstock.commit WHERE purpose = 'optimize' LIMIT 1")
 
     assert there(node) > needed(node)
+    index = Path(committed(node)[0], FOLDER, "removed.parquet.1.arrow")
+    index.parent.mkdir(exist_ok=True)
+    index.touch()
     keep_no_old_files(node)
     assert node.wait_for_death() == -9
     node.start()
     wait_until(lambda: there(node) == needed(node), 60, "the old files to go")
+    wait_until(lambda: not index.exists(), 60, "an index of none of the files to go")
     wait_equal(publisher_db, "SELECT * FROM mt", node)
 
     node.psql("ALTER SUBSCRIPTION mt DISABLE")

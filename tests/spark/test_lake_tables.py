@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,7 +21,10 @@ from penstock.lake import tables
 from penstock.lake.durable import deletion_vector_path, log_entry, sync_versions
 from penstock.lake.files import NewFile, write_file
 from penstock.lake.find import find_rows
+from penstock.lake.key_index import FOLDER, INDEX_FROM
 from penstock.lake.log import data_files, head_version, physical_names
+from penstock.lake.vacuum import vacuum
+from tests.support.no_spark import no_spark
 
 COLUMNS = {
     "id": types.INT8,
@@ -235,6 +239,32 @@ def test_executors_find_what_the_node_finds(spark_worker: SparkSession, tmp_path
     assert [file.path for file in there.files] == [file.path for file in here.files]
     for name in ("file", "row", "at"):
         assert getattr(there, name).tolist() == getattr(here, name).tolist() != []
+
+
+def test_executors_make_indexes_that_spark_passes_over(
+    spark_worker: SparkSession, tmp_path: Path
+) -> None:
+    """The index of a large file is made by the executor that searches it; the node then uses it.
+
+    To readers and to VACUUM it is not there, however old.
+    """
+    table = lake_table(tmp_path / "t", {"id": types.INT4})
+    tables.create(lambda: spark_worker, table, "m")
+    rows = pa.table({"id": pa.array(np.arange(INDEX_FROM) * 2, pa.int32())})
+    table = at(table, tables.append_files(at_head(table), [write_file(rows, table.location)], "m"))
+    asked = pa.table({"id": pa.array(range(100_000, 100_100), pa.int32())})
+    there = find_rows(table, asked, lambda: spark_worker, spread_rows=0)
+    [index] = Path(table.location, FOLDER).iterdir()
+    orphan = Path(table.location, "orphan.parquet")
+    orphan.touch()
+    for path in (index, index.parent, orphan):
+        os.utime(path, (0, 0))
+    vacuum(lambda: spark_worker, table)
+    assert index.exists() and not orphan.exists()
+    assert tables.read(spark_worker, table).count() == INDEX_FROM
+    here = find_rows(table, asked, no_spark, spread_rows=0)
+    assert len(here) == 50 and index.stat().st_mtime == 0
+    assert (here.row.tolist(), here.at.tolist()) == (there.row.tolist(), there.at.tolist())
 
 
 def test_restore_brings_back_rows_and_definition(

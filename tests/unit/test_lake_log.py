@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyroaring import BitMap64
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
@@ -180,7 +181,7 @@ def test_a_version_that_is_replaced_is_noticed(table: LakeTable, tmp_path: Path)
 
 def test_damaged_vectors_are_noticed(table: LakeTable) -> None:
     """A flipped bit in a deletion vector is an error, never another set of rows."""
-    [vector] = write_vectors(table.location, {"f": np.array([1, 2**33], np.uint64)}).values()
+    [vector] = write_vectors(table.location, {"f": BitMap64([1, 2**33])}).values()
     assert read_vector(table.location, vector).tolist() == [1, 2**33]
     [path] = Path(table.location).glob("deletion_vector_*.bin")
     content = bytearray(path.read_bytes())
@@ -192,7 +193,7 @@ def test_damaged_vectors_are_noticed(table: LakeTable) -> None:
 
 def test_vectors_inside_the_log(table: LakeTable) -> None:
     """Other writers put small vectors into the log itself."""
-    [vector] = write_vectors(table.location, {"f": np.array([7, 9], np.uint64)}).values()
+    [vector] = write_vectors(table.location, {"f": BitMap64([7, 9])}).values()
     [path] = Path(table.location).glob("deletion_vector_*.bin")
     data = path.read_bytes()[5 : 5 + vector["sizeInBytes"]]
     padded = data + b"\0" * (-len(data) % 4)

@@ -29,13 +29,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyroaring import BitMap64
 
 from penstock.change.last_change import TIME_COLUMN, with_last_change
 from penstock.change.relation import LakeTable
 from penstock.lake.births import born
 from penstock.lake.files import WrittenFile, write_file
-from penstock.lake.find import read_columns
+from penstock.lake.key_index import index_again
 from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.reading import read_columns
 from penstock.lake.tables import added, arrow_schema, commit_actions
 from penstock.lake.vectors import read_vector, write_vectors
 
@@ -108,6 +110,8 @@ def rewrite(table: LakeTable, sources: Sequence[DataFile]) -> Rewritten:
         rows, source, row = rows.take(order), source[order], row[order]
     physical = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     written = write_file(physical, table.location) if rows.num_rows else None
+    if written is not None:
+        index_again(table, sources, DataFile(added(written)["add"]))
     return Rewritten(tuple(sources), written, source, row)
 
 
@@ -158,9 +162,8 @@ def swap(table: LakeTable, made: Rewritten, metadata: str) -> int | None:
     if made.file is not None and not gone_since.all():
         new = DataFile(added(made.file, data_change=False)["add"])
         if gone_since.any():
-            vector = write_vectors(
-                table.location, {"": np.flatnonzero(gone_since).astype(np.uint64)}
-            )[""]
+            masked = BitMap64(np.flatnonzero(gone_since).astype(np.uint64))
+            vector = write_vectors(table.location, {"": masked})[""]
             actions.append(new.masked(vector, data_change=False))
         else:
             actions.append({"add": new.add})

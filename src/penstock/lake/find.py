@@ -5,9 +5,14 @@ In:   a table at its committed version, and rows to look for: some of its column
 Out:  hits: the file and the position of each row that equals one of them; and columns of hits.
 
 Equality is that of ``row_codes`` (change/codes.py): nulls are equal, NaN equals NaN.  Files and row
-groups whose bounds exclude every row asked for are not read; of the others only the columns that
-are asked for.  Up to SPREAD_ROWS rows are looked through by the cores of the node, one file after
-the other on each: 30 M rows/s, and nothing to start.  More are a Spark job, for the executors.
+groups whose bounds exclude every row asked for are not read.  What is left of a file is
+
+    looked up     rows asked for by the table's key, and the file has an index (key_index.py)
+    indexed       by the key, in so many rows that it pays: an index is made, and asked
+    read          otherwise: only the columns that are asked for, 30 M rows/s on two cores
+
+by the cores of the node, one file after the other on each.  Files without an index that have more
+than SPREAD_ROWS rows together are a Spark job, whose executors index or read them.
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ from numpy.typing import NDArray
 from penstock.change.codes import row_codes
 from penstock.change.last_change import with_last_change
 from penstock.change.relation import LakeTable
+from penstock.lake.key_index import Found, KeySearch, key_search, pays
 from penstock.lake.log import DataFile, data_files, physical_names
+from penstock.lake.reading import Ints, group_sizes, open_file, positions, read_groups
 from penstock.lake.session import GetSession
 from penstock.lake.tables import arrow_schema
 from penstock.lake.vectors import read_vector
@@ -39,8 +46,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SPREAD_ROWS = 20_000_000
-"""Rows in files that may have a hit from which Spark's executors look through them."""
-Ints = NDArray[np.int64]
+"""Rows in files without an index, that may have a hit, from which executors look through them."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,9 @@ def find_rows(
     """The rows of a table that equal one of ``asked``, whose rows are distinct.
 
     ``asked`` has columns of the table under their names, in the table's types.  No hits for a
-    table without a Delta table.  With ``session``, files of more than ``spread_rows`` rows together
-    are looked through by its executors.  ``among`` are the data files; by default the version's.
+    table without a Delta table.  With ``session``, files without an index that have more than
+    ``spread_rows`` rows together are looked through by its executors.  ``among`` are the data
+    files; by default the version's.
     """
     if table.version is None or not asked.num_rows:
         nothing = np.zeros(0, np.int64)
@@ -105,16 +112,19 @@ def find_rows(
         for file in among
         if all(_file_may_have(file, names[each.name], each) for each in bounds)
     ]
-    look = _Look(table.location, names, asked, bounds)
-    if session is not None and sum(file.rows for file in files) > spread_rows:
-        log.debug("executors look through %d files of %s", len(files), table.location)
-        context = session().sparkContext
-        tasks = context.parallelize(files, min(len(files), 2 * context.defaultParallelism))
-        found = tasks.map(look).collect()
-    else:
-        found = list(_on_all_cores(lambda number: look(files[number]), range(len(files))))
+    look = _Look(table.location, names, asked, bounds, key_search(table, names, asked))
+    far = [n for n, file in enumerate(files) if not look.has_index(file)]
+    if session is None or sum(files[number].rows for number in far) <= spread_rows:
+        far = []
+    near = sorted(set(range(len(files))).difference(far))
+    found = [
+        *_on_executors(session, look, [files[number] for number in far]),
+        *_on_all_cores(lambda number: look(files[number]), near),
+    ]
     nothing = np.zeros(0, np.int64)
-    numbers = [np.full(len(rows), number) for number, (rows, _) in enumerate(found)]
+    numbers = [
+        np.full(len(rows), number) for number, (rows, _) in zip(far + near, found, strict=True)
+    ]
     return Hits(
         files,
         np.concatenate([nothing, *numbers]),
@@ -136,22 +146,16 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
 
     def take(part: int) -> pa.Table:
         file = hits.files[numbers[part]]
-        with _open(Path(table.location) / file.path) as parquet:
-            ends = np.cumsum(_group_sizes(parquet))
+        with open_file(Path(table.location) / file.path) as parquet:
+            ends = np.cumsum(group_sizes(parquet))
             groups = np.unique(np.searchsorted(ends, parts[part], side="right")).tolist()
-            rows = _read(parquet, groups, names, schema)
+            rows = read_groups(parquet, groups, names, schema)
             return rows.take(pa.array(_positions_in(parquet, groups, parts[part])))
 
     pieces = list(_on_all_cores(take, range(len(parts))))
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_tables(pieces).take(pa.array(back))
-
-
-def read_columns(path: Path, names: Mapping[str, str], schema: pa.Schema) -> pa.Table:
-    """All rows of a data file, gone ones too: columns ``names`` of it, as ``schema`` has them."""
-    with _open(path) as parquet:
-        return _read(parquet, list(range(parquet.num_row_groups)), names, schema)
 
 
 @dataclass(frozen=True)
@@ -162,63 +166,59 @@ class _Look:
     names: Mapping[str, str]
     asked: pa.Table
     bounds: Sequence[_Bounds]
+    search: KeySearch | None
 
-    def __call__(self, file: DataFile) -> tuple[Ints, Ints]:
-        with _open(Path(self.location) / file.path) as parquet:
+    def has_index(self, file: DataFile) -> bool:
+        """Whether the file is looked up, as far as can be seen from outside."""
+        return self.search is not None and self.search.indexed(file)
+
+    def __call__(self, file: DataFile) -> Found:
+        rows, at = self._equal(file)
+        gone = read_vector(self.location, file.vector)
+        if not len(gone):
+            return rows, at
+        places = rows.astype(np.uint64)
+        nearest = np.minimum(np.searchsorted(gone, places), len(gone) - 1)
+        left = gone[nearest] != places
+        return rows[left], at[left]
+
+    def _equal(self, file: DataFile) -> Found:
+        """Hits among all rows of the file, gone ones too."""
+        if self.search is not None and (found := self.search.find(file)) is not None:
+            return found
+        with open_file(Path(self.location) / file.path) as parquet:
             groups = [
                 number
                 for number in range(parquet.num_row_groups)
                 if all(_group_may_have(parquet, number, self.names[b.name], b) for b in self.bounds)
             ]
-            if not groups:
-                return np.zeros(0, np.int64), np.zeros(0, np.int64)
-            rows = _read(parquet, groups, self.names, self.asked.schema)
-            places = _places(parquet, groups)
+            sizes = group_sizes(parquet)
+            if (
+                self.search is not None
+                and pays(sum(sizes[n] for n in groups), sum(sizes))
+                and self.search.make(file)
+                and (found := self.search.find(file)) is not None
+            ):
+                return found
+            return self._read(parquet, groups)
+
+    def _read(self, parquet: pq.ParquetFile, groups: list[int]) -> Found:
+        """Hits in some row groups, by reading them."""
+        if not groups:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        rows = read_groups(parquet, groups, self.names, self.asked.schema)
         count = self.asked.num_rows
         codes = row_codes(pa.concat_tables([self.asked, rows]).columns)
         owner = np.full(int(codes.max(initial=-1)) + 1, -1)
         owner[codes[:count]] = np.arange(count)
         at = owner[codes[count:]]
         hit = at >= 0
-        gone = read_vector(self.location, file.vector).astype(np.int64)
-        hit &= ~np.isin(places, gone, assume_unique=True)
-        return places[hit], at[hit]
-
-
-def _read(
-    parquet: pq.ParquetFile, groups: list[int], names: Mapping[str, str], schema: pa.Schema
-) -> pa.Table:
-    """Columns of some row groups, in the table's types; null where the file lacks one."""
-    there = set(parquet.schema_arrow.names)
-    physical = [names.get(name, name) for name in schema.names]
-    read = parquet.read_row_groups(groups, columns=[each for each in physical if each in there])
-    count = sum(parquet.metadata.row_group(group).num_rows for group in groups)
-    columns = [
-        read.column(each).cast(field.type) if each in there else pa.nulls(count, field.type)
-        for each, field in zip(physical, schema, strict=True)
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    """A data file; Spark writes 96-bit timestamps by default, which are ours to the microsecond."""
-    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
-
-
-def _group_sizes(parquet: pq.ParquetFile) -> list[int]:
-    return [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
-
-
-def _places(parquet: pq.ParquetFile, groups: Sequence[int]) -> Ints:
-    """The positions in the file of the rows of some row groups."""
-    sizes = _group_sizes(parquet)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return np.concatenate([np.arange(starts[n], starts[n + 1]) for n in groups])
+        return positions(parquet, groups)[hit], at[hit]
 
 
 def _positions_in(parquet: pq.ParquetFile, groups: Sequence[int], rows: Ints) -> Ints:
     """Where rows of the file are in a table of some of its row groups, which have them."""
-    found: Ints = np.searchsorted(_places(parquet, groups), rows)
+    found: Ints = np.searchsorted(positions(parquet, groups), rows)
     return found
 
 
@@ -253,7 +253,19 @@ def _group_may_have(parquet: pq.ParquetFile, group: int, name: str, asked: _Boun
     return asked.may_lie_in(stats.min, stats.max)
 
 
-def _on_all_cores(work: Callable[[int], T], numbers: range) -> Iterator[T]:
+def _on_executors(
+    session: GetSession | None, look: _Look, files: Sequence[DataFile]
+) -> list[Found]:
+    if session is None or not files:
+        return []
+    log.debug("executors look through %d files of %s", len(files), look.location)
+    context = session().sparkContext
+    tasks = context.parallelize(files, min(len(files), 2 * context.defaultParallelism))
+    found: list[Found] = tasks.map(look).collect()
+    return found
+
+
+def _on_all_cores(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T]:
     if len(numbers) < 2:
         yield from map(work, numbers)
         return

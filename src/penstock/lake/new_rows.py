@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
-from penstock.lake.find import find_rows, read_columns
+from penstock.lake.find import find_rows
 from penstock.lake.log import DataFile, physical_names
+from penstock.lake.reading import read_columns
 from penstock.lake.session import GetSession
 from penstock.lake.vectors import read_vector
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import CommitProperties, PostCommitHookProperties
 from numpy.typing import NDArray
+from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -41,7 +42,7 @@ from penstock.lake.log import (
     overtaken,
 )
 from penstock.lake.session import GetSession
-from penstock.lake.vectors import read_vector, write_vectors
+from penstock.lake.vectors import read_bitmap, write_vectors
 from penstock.names import quote_spark
 
 NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
@@ -120,9 +121,9 @@ def change_rows(
     there = data_files(table.location, table.version)
     now = int(time.time() * 1000)
     actions = [there[path].removed(now) for path in gone]
-    masks: dict[str, NDArray[np.uint64]] = {}
+    masks: dict[str, BitMap64] = {}
     for path, rows in gone.items():
-        all_gone = np.union1d(read_vector(table.location, there[path].vector), rows)
+        all_gone = read_bitmap(table.location, there[path].vector) | BitMap64(rows)
         if len(all_gone) < there[path].stats.get("numRecords", np.inf):
             masks[path] = all_gone
     if masks:

@@ -35,8 +35,14 @@ Rows = NDArray[np.uint64]
 
 def read_vector(location: str, descriptor: Mapping[str, Any] | None) -> Rows:
     """The rows of a data file that are gone; TableStateError when the vector is damaged."""
+    return np.frombuffer(read_bitmap(location, descriptor).to_array(), np.uint64)
+
+
+def read_bitmap(location: str, descriptor: Mapping[str, Any] | None) -> BitMap64:
+    """``read_vector``, as it is kept: a file with millions of rows that are gone has 8 kB for each
+    65,536 of its rows at most."""
     if descriptor is None:
-        return np.zeros(0, np.uint64)
+        return BitMap64()
     kind, text = descriptor["storageType"], descriptor["pathOrInlineDv"]
     if kind == "i":
         data = decode_z85(text)[: descriptor["sizeInBytes"]]
@@ -45,19 +51,19 @@ def read_vector(location: str, descriptor: Mapping[str, Any] | None) -> Rows:
         data = _read(path, descriptor.get("offset") or 0, descriptor["sizeInBytes"])
     if data[:4] != _MAGIC:
         raise TableStateError(f"a deletion vector of the table in {location} is damaged")
-    rows = np.frombuffer(BitMap64.deserialize(data[4:]).to_array(), np.uint64)
-    if len(rows) != descriptor["cardinality"]:
+    gone = BitMap64.deserialize(data[4:])
+    if len(gone) != descriptor["cardinality"]:
         raise TableStateError(f"a deletion vector of the table in {location} is damaged")
-    return rows
+    return gone
 
 
-def write_vectors(location: str, gone: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
+def write_vectors(location: str, gone: Mapping[str, BitMap64]) -> dict[str, dict[str, Any]]:
     """Write the vectors of data files into one file, durable on return; their descriptors."""
     name = uuid.uuid4()
     content = bytearray(b"\x01")
     descriptors: dict[str, dict[str, Any]] = {}
     for path, rows in gone.items():
-        data = _MAGIC + BitMap64(rows).serialize()
+        data = _MAGIC + rows.serialize()
         descriptors[path] = {
             "storageType": "u",
             "pathOrInlineDv": encode_z85(name.bytes),

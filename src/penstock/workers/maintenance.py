@@ -33,6 +33,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.compact import discard, groups, rewrite, swap
+from penstock.lake.key_index import remove_unneeded
 from penstock.lake.log import data_files
 from penstock.lake.vacuum import clean_log, expired_files, vacuum
 from penstock.workers.context import WorkerContext
@@ -119,6 +120,7 @@ def vacuum_table(context: WorkerContext, conn: ControlConnection, relid: int) ->
             expired = expired_files(now)
             if expired:
                 vacuum(context.spark.own_session(), now)
+            remove_unneeded(now)
             cleaned = clean_log(now)
     except (PenstockError, OSError) as error:
         log.warning('table "%s.%s" is not vacuumed: %s', table.schema, table.name, error)
