@@ -210,7 +210,7 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
             names,
             launcher,
             context.publisher_user,
-            context.settings.wal_receiver_timeout,
+            settings.wal_receiver_timeout,
         ),
     )
     queries = SparkQueries(

@@ -49,11 +49,10 @@ def calls(guard: Guard, table: int) -> list[Call]:
         guard.set_table_version(table, 5, "pg_1"),
         guard.set_table_columns(table),
         guard.emit_commit({"v": 1, "xid": "1", "tables": []}),
-        guard.set_subscription_option(9, create_tables=False, schema_changes="error"),
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("secret", ["", "wrong", "0" * 64])
 def test_wrong_secret_is_refused(
     control: Control, client: ControlConnection, number: int, secret: str
@@ -85,7 +84,7 @@ def test_node_works_in_a_clients_transaction(control: Control, client: ControlCo
             )
             locked, *rest = (run(client, call) for call in calls(control.guard, table))
             assert locked == [(str(table), location, None, None)]
-            assert rest == [[("",)]] * 4
+            assert rest == [[("",)]] * 3
             moved = "SELECT version, sole_writer FROM penstock.table_version WHERE relid = %s"
             assert one(client, moved, table) == (5, "pg_1")
             columns = "SELECT count(*) FROM penstock.table_column WHERE relid = %s"
@@ -97,19 +96,6 @@ def test_version_of_a_stranger_is_an_error(control: Control, client: ControlConn
     """42P01 for a relation that is not a table of the lake."""
     with pytest.raises(psycopg.errors.UndefinedTable, match="OID 1259"):
         run(client, control.guard.set_table_version(1259, 1))
-
-
-def test_options_of_a_subscription_are_replaced(
-    control: Control, client: ControlConnection
-) -> None:
-    """A second call is what counts; an impossible value is refused by the table."""
-    guard = control.guard
-    run(client, guard.set_subscription_option(7, create_tables=True, schema_changes="add"))
-    run(client, guard.set_subscription_option(7, create_tables=False, schema_changes="error"))
-    kept = "SELECT create_tables, schema_changes FROM penstock.subscription_option WHERE subid = 7"
-    assert one(client, kept) == (False, "error")
-    with pytest.raises(psycopg.errors.CheckViolation):
-        run(client, guard.set_subscription_option(7, create_tables=True, schema_changes="x"))
 
 
 def test_client_cannot_make_the_server_show_the_secret(

@@ -172,7 +172,8 @@ class Replay:
             ]
             for lsn, seq, file, row in sorted(changes, key=lambda change: change[:2]):
                 self.keys.append((lsn, seq))
-                self._change(file.relation.name, file.relation.key_columns, row)
+                key_columns = tuple(column.name for column in file.relation.columns if column.key)
+                self._change(file.relation.name, key_columns, row)
         return self
 
     def rows(self, table: str) -> list[Row]:

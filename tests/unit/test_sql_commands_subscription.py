@@ -64,14 +64,14 @@ def test_values_are_read_as_postgresql_reads_them() -> None:
         ("= 0", False),
         ("= 'False'", False),
     ):
-        assert subscription(f"{CREATE} WITH (create_tables {text})").create_tables is value
-    assert subscription(f"{CREATE} WITH (on_conflict = 'Keep_Local')").on_conflict == "keep_local"
+        assert subscription(f"{CREATE} WITH (create_tables {text})").own == {"create_tables": value}
+    assert subscription(f"{CREATE} WITH (on_conflict = 'Keep_Local')").own == {
+        "on_conflict": "keep_local"
+    }
     command = subscription("ALTER SUBSCRIPTION s SET (on_conflict = last_update_wins)")
-    assert (command.on_conflict, command.sql) == ("last_update_wins", None)
+    assert (command.own, command.sql) == ({"on_conflict": "last_update_wins"}, None)
     command = subscription(f"{CREATE} WITH (Schema_Changes = ERROR, enabled = off)")
-    assert command.on_conflict is None
-    assert command.schema_changes == "error"
-    assert command.create_tables is None
+    assert command.own == {"schema_changes": "error"}
     assert command.boolean("enabled", True) is False
     assert command.boolean("copy_data", True) is True
 
@@ -180,7 +180,7 @@ def test_set_with_only_our_options_leaves_nothing() -> None:
     """There is no statement of PostgreSQL for it, so there is no text either."""
     command = subscription("ALTER SUBSCRIPTION s SET (create_tables = off)")
     assert command.sql is None
-    assert command.create_tables is False
+    assert command.own == {"create_tables": False}
 
 
 def test_skip_is_relayed_as_it_stands() -> None:

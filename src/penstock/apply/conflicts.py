@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.net import OP_DELETE, OP_INSERT, OP_UPDATE, Flags, Ints
-from penstock.pgoutput.compiled import compiled
+from penstock.compiled import compiled
 
 
 class Policy(StrEnum):
@@ -56,15 +56,7 @@ class Policy(StrEnum):
     LAST_UPDATE_WINS = "last_update_wins"
 
 
-KINDS = (
-    "insert_exists",
-    "update_exists",
-    "update_missing",
-    "delete_missing",
-    "update_origin_differs",
-    "delete_origin_differs",
-)
-"""PostgreSQL's names; the numbers below are places in it."""
+# Places in conflict_log.KINDS.
 _INSERT_EXISTS, _UPDATE_EXISTS, _UPDATE_MISSING, _DELETE_MISSING = 0, 1, 2, 3
 _UPDATE_DIFFERS, _DELETE_DIFFERS = 4, 5
 
@@ -83,7 +75,7 @@ class Judged:
 
     ``op`` is 0 for a change that is left out; ``over`` marks key changes that delete the row that
     has their new key.  Conflict j is of change ``change[j]``, with the row of key ``key[j]`` (place
-    in the index' keys); ``kind`` and ``resolution`` are places in KINDS and RESOLUTIONS.
+    in the index' keys); ``kind`` is a place in conflict_log.KINDS, ``resolution`` in RESOLUTIONS.
     ``unknown`` is the first change for which a row's time would have to be known, or -1: the rest
     does not count then.
     """

@@ -16,13 +16,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apply.batch import TableBatch
-from penstock.apply.conflicts import KINDS, RESOLUTIONS, Judged
+from penstock.apply.conflicts import RESOLUTIONS, Judged
 from penstock.apply.index import KeyIndex, Mappings
 from penstock.apply.keyed import LookUp
 from penstock.apply.rows import RowMapping
 from penstock.change.last_change import LAST_CHANGE, ORIGIN_COLUMN, TIME_COLUMN
 from penstock.change.relation import LakeTable
 from penstock.control.conflict_log import (
+    KINDS,
     LOGGED,
     VALUE_LIMIT,
     Conflicts,

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.pgoutput.compiled import compiled
+from penstock.compiled import compiled
 
 NOTHING, INSERT, REPLACE, UPDATE, CHECK = 0, 1, 2, 3, 4
 KEPT = -1

@@ -34,9 +34,9 @@ from penstock.apply.net import OP_DELETE, OP_INSERT, OP_TRUNCATE, OP_UPDATE
 from penstock.apply.rows import changed_rows
 from penstock.change.codes import row_codes
 from penstock.change.relation import LakeTable
+from penstock.compiled import compiled
 from penstock.control.conflict_log import LOGGED, Conflicts, LoggedConflict
 from penstock.errors import FeatureNotSupportedError
-from penstock.pgoutput.compiled import compiled
 
 Ints = NDArray[np.int64]
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from penstock.compiled import compiled
 
 FLOAT_WIDTH = 32
 
@@ -99,7 +100,9 @@ def _scientific(sign: str, number: int) -> bytes:
     return f"{sign}{digits[0]}{point}{digits[1:]}e+{len(text) - 1:02d}".encode()
 
 
-def _write(offsets: Any, data: Any, fixed_digits: int, wide: Any, used: Any) -> None:
+@compiled
+def _shape(offsets: Any, data: Any, fixed_digits: int, wide: Any, used: Any) -> None:
+    """Finite floats, given as any decimal text with shortest digits, in PostgreSQL's form."""
     digits = np.zeros(40, dtype=np.uint8)
     for row in range(len(used)):
         out = wide[row]
@@ -166,7 +169,3 @@ def _write(offsets: Any, data: Any, fixed_digits: int, wide: Any, used: Any) -> 
             out[at], out[at + 1] = 48 + size // 10 % 10, 48 + size % 10
             at += 2
         used[row] = at
-
-
-_shape = numba.njit(cache=True)(_write)
-"""Finite floats, given as any decimal text with shortest digits, in PostgreSQL's form."""

@@ -35,11 +35,6 @@ class Relation:
     identity: ReplicaIdentity
     columns: tuple[Column, ...]
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """Names of the identity's columns; all columns for FULL, none for NOTHING."""
-        return tuple(column.name for column in self.columns if column.key)
-
 
 @dataclass(frozen=True)
 class LakeColumn:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.pgoutput.compiled import Bytes, Ints
+from penstock.compiled import Bytes, Ints
 from penstock.pgoutput.messages import (
     BEGIN,
     BEGIN_PREPARE,

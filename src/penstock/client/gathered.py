@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.pgoutput.compiled import Bytes, Ints
+from penstock.compiled import Bytes, Ints
 
 
 class Gathered:

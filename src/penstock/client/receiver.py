@@ -33,6 +33,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -167,11 +168,8 @@ class Receiver:
         Raises what client.connection and client.contract raise; ObjectInUseError (55006) while
         another connection has the slot.
         """
-        try:
-            self._connection = self._open(enable_two_phase)
-        except BaseException:
-            self.state = ReceiverState.FAILED
-            raise
+        self.state = ReceiverState.FAILED  # until the stream has begun
+        self._connection = self._open(enable_two_phase)
         self._waking, self._woken = socket.socketpair()
         self._waking.setblocking(False)
         self.state = ReceiverState.STREAMING
@@ -219,19 +217,18 @@ class Receiver:
 
     def _open(self, enable_two_phase: bool) -> pq.abc.PGconn:
         options = self._options
-        connection = open_publisher(
-            options.conninfo,
-            replication=True,
-            application_name=options.subscription,
-            default_user=options.default_user,
-            password_required=options.password_required,
-        )
-        try:
+        with ExitStack() as on_error:
+            connection = open_publisher(
+                options.conninfo,
+                replication=True,
+                application_name=options.subscription,
+                default_user=options.default_user,
+                password_required=options.password_required,
+            )
+            on_error.callback(connection.finish)
             with answers_within(connection.socket, options.timeout):
                 start = self._begin(connection, enable_two_phase)
-        except BaseException:
-            connection.finish()
-            raise
+            on_error.pop_all()
         log.info(
             'subscription "%s" streams from slot "%s" at %s',
             options.subscription,

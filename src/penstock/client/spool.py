@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.compiled import Bytes, Ints
 from penstock.failpoints import Failpoint, reach
-from penstock.pgoutput.compiled import Bytes, Ints
 from penstock.staging.files import room_needed
 
 SUFFIX = ".spool"

@@ -38,9 +38,9 @@ from penstock.client.described import Described, DescribedRelations, relation_oi
 from penstock.client.gathered import Gathered
 from penstock.client.prepared import PreparedTransactions
 from penstock.client.spool import SUFFIX, Spool
+from penstock.compiled import Bytes, Ints
 from penstock.errors import ProtocolError
 from penstock.pgoutput import messages, scan
-from penstock.pgoutput.compiled import Bytes, Ints
 from penstock.pgoutput.streamed import XID_SIZE, strip_xids
 
 FOLDER = "spool"

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from penstock.client.connection import open_publisher
-from penstock.pgoutput import forms
+from penstock.pgoutput.binary_nested import ARRAY, MULTIRANGE, RANGE, RECORD
 from penstock.pgoutput.forms import BY_SEND_FUNCTION, Form
 
 _TYPES = """
@@ -92,14 +92,14 @@ def _form(oid: int, known: Mapping[int, PublishedType]) -> Form | None:
     if published.send in BY_SEND_FUNCTION:
         return Form(BY_SEND_FUNCTION[published.send])
     if published.send == "array_send":
-        return _of(forms.ARRAY, [published.element], known, published.delimiter or ",")
+        return _of(ARRAY, [published.element], known, published.delimiter or ",")
     if published.send == "range_send":
-        return _of(forms.RANGE, [published.bound], known)
+        return _of(RANGE, [published.bound], known)
     if published.send == "multirange_send":
-        ranges = _of(forms.RANGE, [published.bound], known)
-        return None if ranges is None else Form(forms.MULTIRANGE, (ranges,))
+        ranges = _of(RANGE, [published.bound], known)
+        return None if ranges is None else Form(MULTIRANGE, (ranges,))
     if published.send == "record_send":
-        return _of(forms.RECORD, published.fields, known)
+        return _of(RECORD, published.fields, known)
     return None
 
 

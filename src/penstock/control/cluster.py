@@ -46,6 +46,9 @@ SLOTS = 200
 """Slots, walsenders and origins: far more than a node has subscribers and subscriptions.
 Each costs some hundred bytes of shared memory; changing them needs a restart."""
 
+LOG_LIMIT = 16 * 1024 * 1024
+"""Bytes of the server's log from which on a start puts it aside."""
+
 _TUNABLE = """
 # --- Written by Penstock when this cluster was made; yours to change. ---
 shared_buffers = 64MB
@@ -231,9 +234,9 @@ class Cluster:
             ours = str(self.data_path) in listing.stdout
         return pid if ours else None
 
-    def rotate_log(self, limit: int = 16 * 1024 * 1024) -> None:
-        """Put a log that has grown above ``limit`` bytes aside (one old file is kept)."""
-        if self.log_path.exists() and self.log_path.stat().st_size > limit:
+    def rotate_log(self) -> None:
+        """Put a log that has grown above LOG_LIMIT aside (one old file is kept)."""
+        if self.log_path.exists() and self.log_path.stat().st_size > LOG_LIMIT:
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
 
     def log_tail(self, start: int) -> str:

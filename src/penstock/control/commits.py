@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -331,8 +331,9 @@ def begin_commit(conn: ControlConnection, purpose: str, lake_root: Path) -> Iter
     """
     if not conn.autocommit or conn.info.transaction_status is not TransactionStatus.IDLE:
         raise WrongStateError("a commit needs an idle connection in autocommit mode")
-    conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-    try:
+    with ExitStack() as on_error:
+        conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        on_error.callback(_roll_back, conn)
         row = conn.execute(
             "SELECT id::text, pg_current_xact_id()::text FROM penstock.node"
         ).fetchone()
@@ -340,16 +341,13 @@ def begin_commit(conn: ControlConnection, purpose: str, lake_root: Path) -> Iter
         commit = Commit(conn, purpose, lake_root, node=row[0], xid=row[1])
         yield commit
         commit._write_record()
-    except BaseException:
-        _roll_back(conn)
-        raise
-    try:
-        conn.execute("COMMIT")
-    except psycopg.OperationalError as error:
-        if conn.closed:
-            raise CommitOutcomeUnknownError(commit.xid) from error
-        _roll_back(conn)
-        raise
+        try:
+            conn.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if conn.closed:
+                raise CommitOutcomeUnknownError(commit.xid) from error
+            raise
+        on_error.pop_all()
     if commit._position is not None:
         _move_origin(conn, commit._position)
 

@@ -33,7 +33,7 @@ VALUE_LIMIT = 8192
 
 _CLIPPED = 64
 
-COUNTED = (
+KINDS = (
     "insert_exists",
     "update_exists",
     "update_missing",
@@ -41,7 +41,8 @@ COUNTED = (
     "update_origin_differs",
     "delete_origin_differs",
 )
-"""The conflicts that have a counter ``confl_...`` in pg_stat_subscription_stats."""
+"""The conflicts that can be, by PostgreSQL's names: counted as ``confl_...`` in
+pg_stat_subscription_stats."""
 
 Texts = Mapping[str, str | None]
 """Columns of a row with their values in PostgreSQL's text form."""
@@ -96,14 +97,18 @@ def record_conflicts(
     """Count and log the conflicts of a batch with a table, in the caller's transaction."""
     if not conflicts.counts:
         return
-    names = ", ".join(f"confl_{kind}" for kind in COUNTED)
-    added = ", ".join(f"confl_{kind} = s.confl_{kind} + excluded.confl_{kind}" for kind in COUNTED)
-    conn.execute(
-        f"INSERT INTO penstock.subscription_stats AS s (subid, {names})"
-        f" VALUES (%s{', %s' * len(COUNTED)}) ON CONFLICT (subid) DO UPDATE SET {added}".encode(),
-        [subid, *(conflicts.number(kind) for kind in COUNTED)],
-    )
+    add_stats(conn, subid, {f"confl_{kind}": conflicts.number(kind) for kind in KINDS})
     log_conflicts(conn, subid, table, conflicts)
+
+
+def add_stats(conn: ControlConnection, subid: int, more: Mapping[str, int]) -> None:
+    """Add to columns of a subscription's row in pg_stat_subscription_stats."""
+    added = ", ".join(f"{column} = s.{column} + excluded.{column}" for column in more)
+    conn.execute(
+        f"INSERT INTO penstock.subscription_stats AS s (subid, {', '.join(more)})"
+        f" VALUES (%s{', %s' * len(more)}) ON CONFLICT (subid) DO UPDATE SET {added}".encode(),
+        [subid, *more.values()],
+    )
 
 
 _INSERT = """

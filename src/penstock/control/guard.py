@@ -74,15 +74,6 @@ class Guard:
             (self.secret, json.dumps(record, separators=(",", ":"))),
         )
 
-    def set_subscription_option(
-        self, subid: int, *, create_tables: bool, schema_changes: str
-    ) -> Call:
-        """Keep our own options of a subscription; DROP SUBSCRIPTION removes them."""
-        return Call(
-            "SELECT penstock.set_subscription_option($1, $2::oid, $3::boolean, $4)",
-            (self.secret, str(subid), str(create_tables).lower(), schema_changes),
-        )
-
 
 def node_secret(path: Path) -> str:
     """Read the secret of a home, or make one (mode 0600, durable on return)."""

@@ -55,11 +55,11 @@ class Migration:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def migrations(folder: Path = SCHEMA_PATH) -> list[Migration]:
-    """The numbered files of a folder, in order."""
+def migrations() -> list[Migration]:
+    """The numbered files, in order."""
     return [
         Migration(int(path.name[:3]), path.stem, path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("[0-9][0-9][0-9]_*.sql"))
+        for path in sorted(SCHEMA_PATH.glob("[0-9][0-9][0-9]_*.sql"))
     ]
 
 

@@ -28,12 +28,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.change.mapping import OPTIONS, ValueMapping
+from penstock.change.mapping import ValueMapping
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription, subscriptions
 from penstock.control.connect import connect
@@ -74,24 +75,10 @@ SELECT pg_catalog.pg_has_role('pg_create_subscription', 'USAGE')
 _OWNS = """
 SELECT pg_catalog.pg_has_role(oid, 'USAGE'), rolsuper FROM pg_catalog.pg_roles WHERE oid = $1"""
 _KEEP = """
-INSERT INTO penstock.subscription_option AS o
-    (subid, create_tables, schema_changes, on_conflict)
-SELECT s.oid, coalesce(%(create_tables)s::boolean, true), coalesce(%(schema_changes)s, 'add'),
-       coalesce(%(on_conflict)s, 'error')
-FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+INSERT INTO penstock.subscription_option (subid, {columns})
+SELECT s.oid, {values} FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
 WHERE s.subname = %(name)s AND d.datname = current_database()
-ON CONFLICT (subid) DO UPDATE SET
-    create_tables = coalesce(%(create_tables)s::boolean, o.create_tables),
-    schema_changes = coalesce(%(schema_changes)s, o.schema_changes),
-    on_conflict = coalesce(%(on_conflict)s, o.on_conflict)"""
-_KEEP_MAPPING = """
-UPDATE penstock.subscription_option AS o SET
-    numeric_as = coalesce(%(numeric_as)s, numeric_as),
-    datetime_as = coalesce(%(datetime_as)s, datetime_as),
-    array_as = coalesce(%(array_as)s, array_as),
-    infinity_as = coalesce(%(infinity_as)s, infinity_as)
-FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-WHERE s.subname = %(name)s AND d.datname = current_database() AND o.subid = s.oid"""
+ON CONFLICT (subid) DO UPDATE SET {changes}"""
 
 
 @dataclass(frozen=True)
@@ -169,18 +156,13 @@ class SubscriptionRouter:
 
     def keep_options(self, command: SubscriptionCommand) -> None:
         """Write our own options of a committed subscription; blocks."""
-        values = {
-            "name": command.name,
-            "create_tables": command.create_tables,
-            "schema_changes": command.schema_changes,
-            "on_conflict": command.on_conflict,
-        }
+        keep = _KEEP.format(
+            columns=", ".join(command.own),
+            values=", ".join(f"%({option})s" for option in command.own),
+            changes=", ".join(f"{option} = excluded.{option}" for option in command.own),
+        )
         with connect(self.control, application_name="penstock subscription options") as conn:
-            with conn.transaction():
-                conn.execute(_KEEP, values)
-                if command.mapping:
-                    mapped = {option: command.mapping.get(option) for option in OPTIONS}
-                    conn.execute(_KEEP_MAPPING, {**mapped, "name": command.name})
+            conn.execute(keep.encode(), {"name": command.name, **command.own})
 
     def _subscription(self, name: str) -> Subscription | None:
         with connect(self.control, application_name="penstock create tables") as conn:
@@ -190,7 +172,7 @@ class SubscriptionRouter:
         self, backend: Backend, command: SubscriptionCommand
     ) -> Publisher | None:
         connects = command.boolean("connect", True)
-        if not connects and command.create_tables:
+        if not connects and command.own.get("create_tables"):
             raise PenstockError(
                 "connect = false and create_tables = true are mutually exclusive options",
                 sqlstate="42601",
@@ -205,7 +187,7 @@ class SubscriptionRouter:
         if is_superuser != "t" and not _has_password(conninfo):
             return None
         mapping = ValueMapping(**command.mapping)
-        creates = command.create_tables is not False
+        creates = bool(command.own.get("create_tables", True))
         return Publisher(conninfo, command.publications, is_superuser != "t", mapping, creates)
 
     async def _set_nothing(self, name: str) -> str:
@@ -235,15 +217,14 @@ class _Around:
 
     async def before(self, backend: Backend) -> None:
         self._backend = backend
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(self._router.workers.wake, self._command.name)
             if self._command.change in _STOPS or self._command.has("slot_name"):
                 await self._router.workers.stop(self._command.name)
             publisher = await self._router.publisher(backend, self._command)
             if publisher is not None:
                 self._created = await self._create(backend, publisher)
-        except BaseException:
-            self._router.workers.wake(self._command.name)
-            raise
+            on_error.pop_all()
 
     async def ended(self, committed: bool) -> None:
         try:
@@ -300,11 +281,8 @@ class _Around:
             return []
 
     async def _keep_options(self) -> None:
-        command = self._command
-        words = (command.schema_changes, command.on_conflict, command.mapping or None)
-        own = (command.create_tables, *words)
-        if any(value is not None for value in own):
-            await asyncio.to_thread(self._router.keep_options, command)
+        if self._command.own:
+            await asyncio.to_thread(self._router.keep_options, self._command)
 
 
 def _has_password(conninfo: str) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.pgoutput.compiled import Bytes, compiled
+from penstock.compiled import Bytes, compiled
 
 Words = NDArray[np.uint64]
 

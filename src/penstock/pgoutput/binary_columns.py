@@ -21,18 +21,11 @@ from numpy.typing import NDArray
 
 from penstock.change import types
 from penstock.change.float_text import FLOAT_WIDTH, float_texts
+from penstock.compiled import Positions
 from penstock.errors import FeatureNotSupportedError
-from penstock.pgoutput import (
-    binary_geometry,
-    binary_nested,
-    binary_read,
-    binary_text,
-    columns,
-    forms,
-    parse,
-)
+from penstock.pgoutput import binary_nested, binary_read, binary_text, columns, forms, parse
+from penstock.pgoutput.binary_nested import RANGE, RECORD
 from penstock.pgoutput.columns import Cells, UnreadableValue, check, primitive
-from penstock.pgoutput.compiled import Positions
 from penstock.pgoutput.forms import Form
 
 _WIDTHS: dict[int, tuple[int, bool, type[np.signedinteger[Any]]]] = {
@@ -72,8 +65,8 @@ def text_cells(cells: Cells, form: Form) -> Cells:
         return cells
     if form.kind in (forms.FLOAT4, forms.FLOAT8):
         return _float_texts(cells, form)
-    if form.kind in _NESTED:
-        return _NESTED[form.kind](cells, form)
+    if form.kind in binary_nested.KINDS:
+        return _nested_texts(cells, form)
     out, starts, lengths = _room(binary_text.text_room(form.kind, *cells), len(cells.starts))
     check(binary_text.write_texts(form.kind, *cells, out, starts, lengths))
     return Cells(out, starts, lengths)
@@ -111,20 +104,12 @@ def _decimals(cells: Cells, arrow_type: pa.Decimal128Type) -> pa.Array:
 
 
 def _lists(cells: Cells, form: Form, element_oid: int, typmod: int, clamp: bool) -> pa.Array:
-    result, offsets, starts, lengths = binary_read.split_arrays(*cells, True)
+    result, offsets, starts, lengths = binary_nested.split_items(form.kind, True, *cells)
     check(result)
-    elements = Cells(cells.buffer, starts, lengths)
-    try:
+    with columns.items_of(offsets):
+        elements = Cells(cells.buffer, starts, lengths)
         values = to_array(elements, form.items[0], element_oid, typmod, clamp)
-    except UnreadableValue as error:
-        raise _of_whole(error, offsets) from error
     return columns.lists(cells, offsets, values)
-
-
-def _of_whole(error: UnreadableValue, offsets: Positions) -> UnreadableValue:
-    """An item's error as one of the value that it is in."""
-    index = int(np.searchsorted(offsets, error.index, side="right")) - 1
-    return UnreadableValue(index, error.not_held)
 
 
 def _float_texts(cells: Cells, form: Form) -> Cells:
@@ -139,51 +124,38 @@ def _float_texts(cells: Cells, form: Form) -> Cells:
     )
 
 
-def _array_texts(cells: Cells, form: Form) -> Cells:
-    result, offsets, starts, lengths = binary_read.split_arrays(*cells, False)
-    check(result)
-    items = _item_texts(Cells(cells.buffer, starts, lengths), form.items[0], offsets)
-    out, starts, lengths = _nested_room(cells, items)
-    check(
-        binary_nested.array_texts(
-            *cells, ord(form.delimiter), offsets, *items, out, starts, lengths
-        )
-    )
-    return Cells(out, starts, lengths)
-
-
-def _geometry_texts(cells: Cells, form: Form) -> Cells:
-    result, offsets, starts, lengths = binary_geometry.split_coordinates(form.kind, *cells)
-    check(result)
-    items = _float_texts(Cells(cells.buffer, starts, lengths), Form(forms.FLOAT8))
-    out, starts, lengths = _nested_room(cells, items)
-    binary_geometry.geometry_texts(
-        form.kind, cells.buffer, cells.starts, offsets, *items, out, starts, lengths
-    )
-    return Cells(out, starts, lengths)
-
-
-def _range_texts(cells: Cells, form: Form) -> Cells:
-    result, starts, lengths = binary_nested.split_ranges(*cells)
-    check(result)
-    offsets = np.arange(0, len(starts) + 2, 2, dtype=np.int32)
-    items = _item_texts(Cells(cells.buffer, starts, lengths), form.items[0], offsets)
-    out, starts, lengths = _nested_room(cells, items)
-    binary_nested.range_texts(cells.buffer, cells.starts, *items, out, starts, lengths)
-    return Cells(out, starts, lengths)
-
-
-def _multirange_texts(cells: Cells, form: Form) -> Cells:
-    result, offsets, starts, lengths = binary_nested.split_multiranges(*cells)
-    check(result)
-    items = _item_texts(Cells(cells.buffer, starts, lengths), form.items[0], offsets)
-    out, starts, lengths = _nested_room(cells, items)
-    binary_nested.multirange_texts(cells.starts, offsets, *items, out, starts, lengths)
-    return Cells(out, starts, lengths)
-
-
-def _record_texts(cells: Cells, form: Form) -> Cells:
+def _nested_texts(cells: Cells, form: Form) -> Cells:
+    offsets, items = (_field_texts if form.kind == RECORD else _item_texts)(cells, form)
     count = len(cells.starts)
+    out, starts, lengths = _room(binary_nested.nested_room(items.lengths, count), count)
+    binary_nested.write_nested(
+        form.kind,
+        ord(form.delimiter),
+        cells.buffer,
+        cells.starts,
+        offsets,
+        *items,
+        out,
+        starts,
+        lengths,
+    )
+    return Cells(out, starts, lengths)
+
+
+def _item_texts(cells: Cells, form: Form) -> tuple[Positions, Cells]:
+    """The items' text, and which are whose; those of geometric values are coordinates."""
+    if form.kind == RANGE:
+        result, offsets, starts, lengths = binary_nested.split_ranges(*cells)
+    else:
+        result, offsets, starts, lengths = binary_nested.split_items(form.kind, False, *cells)
+    check(result)
+    item = form.items[0] if form.items else Form(forms.FLOAT8)
+    with columns.items_of(offsets):
+        return offsets, text_cells(Cells(cells.buffer, starts, lengths), item)
+
+
+def _field_texts(cells: Cells, form: Form) -> tuple[Positions, Cells]:
+    """As ``_item_texts``, for composite values, whose fields have forms of their own."""
     oids = np.array(form.oids, np.int64)
     result, starts, lengths = binary_nested.split_records(*cells, oids)
     if result[0] == parse.OTHER_FIELDS:
@@ -193,49 +165,26 @@ def _record_texts(cells: Cells, form: Form) -> Cells:
             hint="ALTER SUBSCRIPTION ... SET (binary = false): nothing is lost by that.",
         )
     check(result)
-    fields = []
-    for number, field in enumerate(form.items):  # an error's index is the value's
-        fields.append(text_cells(Cells(cells.buffer, starts[number], lengths[number]), field))
-    items = _joined(fields)
-    out, out_starts, out_lengths = _nested_room(cells, items)
-    binary_nested.record_texts(
-        cells.starts, len(fields), *items, out, out_starts[:count], out_lengths[:count]
-    )
-    return Cells(out, out_starts, out_lengths)
+    fields = [  # an error's index is the value's
+        text_cells(Cells(cells.buffer, *places), field)
+        for field, *places in zip(form.items, starts, lengths, strict=True)
+    ]
+    offsets = np.arange(len(cells.starts) + 1, dtype=np.int32) * len(fields)
+    return offsets.astype(np.int32), _by_value(fields, len(cells.starts))
 
 
-def _item_texts(items: Cells, form: Form, offsets: Positions) -> Cells:
-    try:
-        return text_cells(items, form)
-    except UnreadableValue as error:
-        raise _of_whole(error, offsets) from error
-
-
-def _joined(parts: list[Cells]) -> Cells:
-    """Several columns of text as one, in one buffer."""
-    starts, lengths, buffers = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], []
+def _by_value(fields: list[Cells], count: int) -> Cells:
+    """Columns of text in one buffer: the fields of the first value, those of the second, ..."""
+    starts = np.empty((count, len(fields)), np.int32)
+    lengths = np.empty((count, len(fields)), np.int32)
+    buffers = [np.zeros(0, np.uint8)]
     size = 0
-    for part in parts:
-        offsets, text = parse.copy_values(*part)
-        starts.append(np.where(part.starts < 0, -1, offsets[:-1] + size).astype(np.int32))
-        lengths.append(part.lengths)
+    for number, field in enumerate(fields):
+        offsets, text = parse.copy_values(*field)
+        if size + len(text) > _MAX_TEXT:
+            raise UnreadableValue(0, True)
+        starts[:, number] = np.where(field.starts < 0, -1, offsets[:-1] + size)
+        lengths[:, number] = field.lengths
         buffers.append(text)
         size += len(text)
-    if size > _MAX_TEXT:
-        raise UnreadableValue(0, True)
-    text = np.concatenate(buffers) if buffers else np.zeros(0, np.uint8)
-    return Cells(text, np.concatenate(starts), np.concatenate(lengths))
-
-
-def _nested_room(cells: Cells, items: Cells) -> tuple[NDArray[np.uint8], Positions, Positions]:
-    count = len(cells.starts)
-    return _room(binary_nested.nested_room(items.lengths, count), count)
-
-
-_NESTED = {
-    forms.ARRAY: _array_texts,
-    forms.RANGE: _range_texts,
-    forms.MULTIRANGE: _multirange_texts,
-    forms.RECORD: _record_texts,
-    **dict.fromkeys(range(binary_geometry.POINT, binary_geometry.CIRCLE + 1), _geometry_texts),
-}
+    return Cells(np.concatenate(buffers), starts.reshape(-1), lengths.reshape(-1))

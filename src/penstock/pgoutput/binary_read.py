@@ -14,8 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.change.write_text import DAY_US
+from penstock.compiled import Bytes, Ints, Positions, compiled
 from penstock.pgoutput import parse
-from penstock.pgoutput.compiled import Bytes, Ints, Positions, compiled
 from penstock.pgoutput.parse import NOT_HELD, OK, WRONG_SYNTAX
 from penstock.pgoutput.scan import be16, be32, be64
 
@@ -29,10 +30,6 @@ MAX_INT64, MIN_INT64 = 2**63 - 1, -(2**63)
 NUMERIC_HEADER = 8
 NEGATIVE, NAN, PLUS_INFINITY, MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
 BASE = 10_000
-
-# array_send: dimensions, flags and element type; then length and lower bound of each dimension.
-ARRAY_HEADER = 12
-MAX_DIMENSIONS = 6
 
 
 @compiled
@@ -81,7 +78,7 @@ def read_moments(
     ``clamp``: infinities become the first and the last value that the lake holds.
     """
     date = kind == parse.DATE
-    unit = 1 if date else parse.DAY_US
+    unit = 1 if date else DAY_US
     first, end = parse.FIRST_DAY * unit, parse.END_DAY * unit
     for i in range(starts.shape[0]):
         at = starts[i]
@@ -137,7 +134,6 @@ def _read_decimal(
     digits = be16(buf, at)
     if digits == 0:
         return OK
-    # As in parse._parse_decimal: the digits before the last 19, and those.
     left = (signed16(buf, at + 2) + 1) * 4 + scale
     high = np.uint64(0)
     low = np.uint64(0)
@@ -148,19 +144,10 @@ def _read_decimal(
             digit = group // unit % 10
             if digit != 0 and (left > precision or left <= 0):
                 return NOT_HELD
-            if left > 19:
-                high = high * np.uint64(10) + np.uint64(digit)
-            elif left > 0:
-                low = low * np.uint64(10) + np.uint64(digit)
+            high, low = parse.add_digit(high, low, left, digit)
             left -= 1
             unit //= 10
-    while left > 0:
-        if left > 19:
-            high *= np.uint64(10)
-        else:
-            low *= np.uint64(10)
-        left -= 1
-    parse.put_decimal(high, low, sign == NEGATIVE, out)
+    parse.put_decimal(high, low, left, sign == NEGATIVE, out)
     return OK
 
 
@@ -183,93 +170,3 @@ def read_decimals(
             if fault != OK:
                 return fault, i
     return OK, 0
-
-
-@compiled
-def array_elements(buf: Bytes, at: int, size: int) -> int:
-    """How many elements an array's header tells; -1 when it is wrong."""
-    if size < ARRAY_HEADER:
-        return -1
-    dimensions = be32(buf, at)
-    if dimensions > MAX_DIMENSIONS or size < ARRAY_HEADER + 8 * dimensions:
-        return -1
-    if dimensions == 0:
-        return 0
-    count = 1
-    for d in range(dimensions):
-        count *= be32(buf, at + ARRAY_HEADER + 8 * d)
-        if count > size:  # each element has at least its length's four bytes
-            return -1
-    return count
-
-
-@compiled
-def _is_plain(buf: Bytes, at: int) -> bool:
-    """Whether an array is empty, or has one dimension that begins at 1."""
-    dimensions = be32(buf, at)
-    return dimensions == 0 or (dimensions == 1 and be32(buf, at + ARRAY_HEADER + 4) == 1)
-
-
-@compiled
-def split_arrays(  # type: ignore[no-untyped-def]  # a tuple of arrays, for numba
-    buf: Bytes, starts: Positions, lengths: Positions, one_dimension: bool
-):
-    """Find the elements of arrays: nothing is copied, they are in the same buffer.
-
-    Returns (fault, value number), list offsets [n + 1], and the elements' starts and lengths.
-    With ``one_dimension`` others, and arrays that do not begin at 1, are NOT_HELD.
-    """
-    count = starts.shape[0]
-    offsets = np.zeros(count + 1, np.int32)
-    fault = OK
-    total = 0
-    i = 0
-    while i < count:
-        if starts[i] >= 0:
-            found = array_elements(buf, starts[i], lengths[i])
-            if found < 0:
-                fault = WRONG_SYNTAX
-                break
-            if one_dimension and not _is_plain(buf, starts[i]):
-                fault = NOT_HELD
-                break
-            total += found
-        offsets[i + 1] = total
-        i += 1
-    item_starts = np.empty(total, np.int32)
-    item_lengths = np.empty(total, np.int32)
-    if fault == OK:
-        i = 0
-        while i < count:
-            if starts[i] >= 0:
-                end = starts[i] + lengths[i]
-                at = starts[i] + ARRAY_HEADER + 8 * be32(buf, starts[i])
-                for item in range(offsets[i], offsets[i + 1]):
-                    at = next_field(buf, at, end, item, item_starts, item_lengths)
-                    if at < 0:
-                        break
-                if at != end:
-                    fault = WRONG_SYNTAX
-                    break
-            i += 1
-    return (fault, i), offsets, item_starts, item_lengths
-
-
-@compiled
-def next_field(
-    buf: Bytes, at: int, end: int, item: int, starts: Positions, lengths: Positions
-) -> int:
-    """Note a value that has its length (-1: null) before it; the position after it, or -1."""
-    if at + 4 > end:
-        return -1
-    size = signed32(buf, at)
-    at += 4
-    if size == -1:
-        starts[item] = -1
-        lengths[item] = 0
-        return at
-    if size < 0 or size > end - at:
-        return -1
-    starts[item] = at
-    lengths[item] = size
-    return at + size

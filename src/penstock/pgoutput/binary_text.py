@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.change.write_text import bytea_text, copy, hex_byte, hex_digit, number, put, signed
+from penstock.compiled import Bytes, Positions, compiled
 from penstock.pgoutput.binary_read import (
     BASE,
     MAX_INT64,
-    MIN_INT64,
     MINUS_INFINITY,
     NAN,
     NEGATIVE,
@@ -25,15 +26,7 @@ from penstock.pgoutput.binary_read import (
     signed16,
     signed32,
 )
-from penstock.pgoutput.binary_times import (
-    date_text,
-    interval_text,
-    number,
-    put,
-    time_text,
-    timestamp_text,
-)
-from penstock.pgoutput.compiled import Bytes, Positions, compiled
+from penstock.pgoutput.binary_times import date_text, interval_text, time_text, timestamp_text
 from penstock.pgoutput.parse import OK, WRONG_SYNTAX
 from penstock.pgoutput.scan import be16, be32, be64
 
@@ -60,7 +53,7 @@ from penstock.pgoutput.scan import be16, be32, be64
     CHAR,
     TSVECTOR,
 ) = range(21)
-"""Kinds of binary forms; the ones that contain other values are in binary_nested.py."""
+"""Kinds of binary forms; those that have items are in binary_nested.py."""
 
 INET4, INET6 = 2, 3
 """PGSQL_AF_INET and PGSQL_AF_INET6."""
@@ -76,18 +69,6 @@ _WEIGHTS = np.frombuffer(b"\0CBA", np.uint8)
 
 
 @compiled
-def _copy(buf: Bytes, at: int, size: int, out: Bytes, to: int) -> int:
-    for k in range(size):
-        out[to + k] = buf[at + k]
-    return to + size
-
-
-@compiled
-def _hex_digit(value: int) -> int:
-    return _ZERO + value if value < 10 else 87 + value
-
-
-@compiled
 def _hex(out: Bytes, to: int, value: int, upper: bool) -> int:
     """Write a 32-bit number in hexadecimal, without leading zeros."""
     digits = 1
@@ -95,33 +76,26 @@ def _hex(out: Bytes, to: int, value: int, upper: bool) -> int:
         digits += 1
     for k in range(digits):
         digit = (value >> (4 * (digits - 1 - k))) & 15
-        out[to + k] = (55 + digit) if upper and digit > 9 else _hex_digit(digit)
+        out[to + k] = (55 + digit) if upper and digit > 9 else hex_digit(digit)
     return to + digits
 
 
 @compiled
-def _integer(buf: Bytes, at: int, size: int, signed: bool, out: Bytes, to: int) -> int:
+def _integer(buf: Bytes, at: int, size: int, has_sign: bool, out: Bytes, to: int) -> int:
     if size != 2 and size != 4 and size != 8:
         return -1
     if size == 8:
         value = be64(buf, at)
-        if value < 0 and not signed:  # the last digit apart: numba has no greater number
+        if value < 0 and not has_sign:  # the last digit apart: numba has no greater number
             half = (value >> 1) & MAX_INT64
             tens = half // 5
             to = number(out, to, tens, 1)
             return number(out, to, (half - tens * 5) * 2 + (value & 1), 1)
     elif size == 4:
-        value = signed32(buf, at) if signed else be32(buf, at)
+        value = signed32(buf, at) if has_sign else be32(buf, at)
     else:
-        value = signed16(buf, at) if signed else be16(buf, at)
-    if value < 0:
-        out[to] = _MINUS
-        to += 1
-        if value == MIN_INT64:
-            to = number(out, to, 922337203685477580, 1)
-            return number(out, to, 8, 1)
-        value = -value
-    return number(out, to, value, 1)
+        value = signed16(buf, at) if has_sign else be16(buf, at)
+    return signed(out, to, value)
 
 
 @compiled
@@ -176,9 +150,7 @@ def _uuid_text(buf: Bytes, at: int, size: int, out: Bytes, to: int) -> int:
         if k == 4 or k == 6 or k == 8 or k == 10:
             out[to] = _MINUS
             to += 1
-        out[to] = _hex_digit(buf[at + k] >> 4)
-        out[to + 1] = _hex_digit(buf[at + k] & 15)
-        to += 2
+        to = hex_byte(out, to, buf[at + k])
     return to
 
 
@@ -190,9 +162,7 @@ def _macaddr_text(buf: Bytes, at: int, size: int, out: Bytes, to: int) -> int:
         if k > 0:
             out[to] = _COLON
             to += 1
-        out[to] = _hex_digit(buf[at + k] >> 4)
-        out[to + 1] = _hex_digit(buf[at + k] & 15)
-        to += 2
+        to = hex_byte(out, to, buf[at + k])
     return to
 
 
@@ -338,9 +308,9 @@ def _tsvector_text(buf: Bytes, at: int, size: int, out: Bytes, to: int) -> int:
 def _text(kind: int, buf: Bytes, at: int, size: int, out: Bytes, to: int) -> int:
     """Write one value; the position after it, or -1 when it is wrong."""
     if kind == TEXT:
-        return _copy(buf, at, size, out, to)
+        return copy(buf, at, size, out, to)
     if kind == VERSIONED_TEXT:  # jsonb and jsonpath: the format's number, 1, comes first
-        return _copy(buf, at + 1, size - 1, out, to) if size > 0 and buf[at] == 1 else -1
+        return copy(buf, at + 1, size - 1, out, to) if size > 0 and buf[at] == 1 else -1
     if kind in (INTEGER, UNSIGNED):
         return _integer(buf, at, size, kind == INTEGER, out, to)
     if kind == BOOLEAN:
@@ -349,11 +319,7 @@ def _text(kind: int, buf: Bytes, at: int, size: int, out: Bytes, to: int) -> int
         out[to] = 116 if buf[at] != 0 else 102  # t, f
         return to + 1
     if kind == HEX:
-        out[to], out[to + 1] = _BACKSLASH, 120  # x
-        for k in range(size):
-            out[to + 2 + 2 * k] = _hex_digit(buf[at + k] >> 4)
-            out[to + 3 + 2 * k] = _hex_digit(buf[at + k] & 15)
-        return to + 2 + 2 * size
+        return bytea_text(buf, at, size, out, to)
     if kind == DATE:
         return date_text(buf, at, size, out, to)
     if kind in (TIMESTAMP, TIMESTAMPTZ):

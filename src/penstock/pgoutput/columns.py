@@ -8,7 +8,8 @@ Out:  an array of ``change.types.arrow_type``; a value that cannot become one ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.change import types
+from penstock.compiled import Bytes, Positions
 from penstock.pgoutput import parse
-from penstock.pgoutput.compiled import Bytes, Positions
 
 _INTEGERS: dict[int, tuple[type[np.signedinteger[Any]], int, int]] = {
     types.INT2: (np.int16, -(2**15), 2**15 - 1),
@@ -150,12 +151,19 @@ def _binary(cells: Cells, type_oid: int) -> pa.Array:
 def _lists(cells: Cells, element_oid: int, typmod: int, clamp: bool) -> pa.Array:
     result, offsets, elements = parse.split_arrays(*cells)
     check(result)
-    try:
+    with items_of(offsets):
         values = to_array(Cells(*elements), element_oid, typmod, clamp)
+    return lists(cells, offsets, values)
+
+
+@contextmanager
+def items_of(offsets: Positions) -> Iterator[None]:
+    """An item's UnreadableValue is one of the value that it is in; i has items from offsets[i]."""
+    try:
+        yield
     except UnreadableValue as error:
         index = int(np.searchsorted(offsets, error.index, side="right")) - 1
         raise UnreadableValue(index, error.not_held) from error
-    return lists(cells, offsets, values)
 
 
 def lists(cells: Cells, offsets: Positions, values: pa.Array) -> pa.Array:

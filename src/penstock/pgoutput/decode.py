@@ -29,6 +29,7 @@ from penstock.change import types
 from penstock.change.mapping import TYPED, ValueMapping, not_held, shortened
 from penstock.change.relation import Column, Relation
 from penstock.change.schema import change_schema
+from penstock.compiled import Bytes, Ints, Positions
 from penstock.errors import (
     FeatureNotSupportedError,
     PenstockError,
@@ -37,7 +38,6 @@ from penstock.errors import (
 from penstock.lsn import format_lsn
 from penstock.pgoutput import messages, scan
 from penstock.pgoutput.columns import Cells, UnreadableValue, bitmap
-from penstock.pgoutput.compiled import Bytes, Ints, Positions
 from penstock.pgoutput.forms import Ask, Forms, ask_nobody
 from penstock.pgoutput.values import ValueType, shown, to_array
 

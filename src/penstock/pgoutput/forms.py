@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from penstock.change import types
 from penstock.pgoutput import binary_geometry as geometry
 from penstock.pgoutput import binary_text as kinds
+from penstock.pgoutput.binary_nested import ARRAY
 
-FLOAT4, FLOAT8, ARRAY, RANGE, MULTIRANGE, RECORD = range(100, 106)
-"""Kinds beside those of binary_text.py and binary_geometry.py: floats, and what contains values."""
+FLOAT4, FLOAT8 = 300, 301
+"""Kinds beside those of binary_text.py, binary_nested.py and binary_geometry.py."""
 
 
 @dataclass(frozen=True)

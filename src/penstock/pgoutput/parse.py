@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.pgoutput.compiled import Bytes, Ints, Positions, compiled
+from penstock.change.write_text import DAY_US
+from penstock.compiled import Bytes, Ints, Positions, compiled
 
 OK, WRONG_SYNTAX, NOT_HELD, OTHER_FIELDS = range(4)
 
@@ -25,7 +26,6 @@ OPEN_BRACE, CLOSE_BRACE, QUOTE, BACKSLASH = (ord(c) for c in '{}"\\')
 OPEN_BRACKET, TRUE, FALSE, HEX = (ord(c) for c in "[tfx")
 
 MIN_INT64 = -(2**63)
-DAY_US = 86_400_000_000
 # From 0001-01-01 up to, not including, 10000-01-01, in days since 1970-01-01.
 FIRST_DAY, END_DAY = -719_162, 2_932_897
 
@@ -104,8 +104,28 @@ def _multiply_add(high: np.uint64, low: np.uint64, out: NDArray[np.uint64]) -> N
 
 
 @compiled
-def put_decimal(high: np.uint64, low: np.uint64, negative: bool, out: NDArray[np.uint64]) -> None:
-    """``out`` becomes high * 10**19 + low, or minus that, in two's complement."""
+def add_digit(
+    high: np.uint64, low: np.uint64, left: int, digit: int
+) -> tuple[np.uint64, np.uint64]:
+    """A number as its last 19 digits, and those before them, with one more of ``left`` digits.
+
+    So each half fits 64 bits; a digit for which there is no room (``left`` 0 or less) is dropped.
+    """
+    if left > 19:
+        return high * np.uint64(10) + np.uint64(digit), low
+    if left > 0:
+        return high, low * np.uint64(10) + np.uint64(digit)
+    return high, low
+
+
+@compiled
+def put_decimal(
+    high: np.uint64, low: np.uint64, left: int, negative: bool, out: NDArray[np.uint64]
+) -> None:
+    """``out`` becomes the number with ``left`` zeros at its end, or minus that, 128 bits."""
+    while left > 0:
+        high, low = add_digit(high, low, left, 0)
+        left -= 1
     _multiply_add(high, low, out)
     if negative:
         out[0] = ~out[0] + np.uint64(1)
@@ -133,7 +153,6 @@ def _parse_decimal(
     if point == at or point == end - 1:
         return WRONG_SYNTAX
     whole = point - at
-    # The digits as one number, cut before its last 19 digits, so that each half fits 64 bits.
     left = whole + scale
     fits = whole <= precision - scale or (whole == 1 and buf[at] == ZERO)
     high = np.uint64(0)
@@ -143,23 +162,13 @@ def _parse_decimal(
             digit = buf[at] - ZERO
             if digit < 0 or digit > 9:
                 return WRONG_SYNTAX
-            if left > 19:
-                high = high * np.uint64(10) + np.uint64(digit)
-            elif left > 0:
-                low = low * np.uint64(10) + np.uint64(digit)
-            elif digit != 0:
-                fits = False
+            fits = fits and (left > 0 or digit == 0)
+            high, low = add_digit(high, low, left, digit)
             left -= 1
         at += 1
     if not fits:
         return NOT_HELD
-    while left > 0:
-        if left > 19:
-            high *= np.uint64(10)
-        else:
-            low *= np.uint64(10)
-        left -= 1
-    put_decimal(high, low, negative, out)
+    put_decimal(high, low, left, negative, out)
     return OK
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.compiled import Bytes, Ints, Positions, compiled
 from penstock.pgoutput import messages
-from penstock.pgoutput.compiled import Bytes, Ints, Positions, compiled
 
 BEGIN, COMMIT, ORIGIN = messages.BEGIN, messages.COMMIT, messages.ORIGIN
 RELATION, TYPE, MESSAGE = messages.RELATION, messages.TYPE, messages.MESSAGE

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.compiled import Bytes, Ints, compiled
 from penstock.pgoutput import messages, scan
-from penstock.pgoutput.compiled import Bytes, Ints, compiled
 
 XID_SIZE = 4
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.compiled import Positions
 from penstock.errors import FeatureNotSupportedError
 from penstock.pgoutput import binary_columns, columns
 from penstock.pgoutput.columns import Cells, UnreadableValue
-from penstock.pgoutput.compiled import Positions
 from penstock.pgoutput.forms import Form, Forms
 
 

@@ -12,7 +12,7 @@ import struct
 import numpy as np
 
 from penstock.change import types
-from penstock.pgoutput.compiled import Bytes, Ints
+from penstock.compiled import Bytes, Ints
 from penstock.pgoutput.decode import Decoder
 from penstock.pgoutput.streamed import strip_xids
 

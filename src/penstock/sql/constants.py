@@ -35,7 +35,6 @@ from penstock.errors import FeatureNotSupportedError
 from penstock.sql.nodes import Datum
 
 JSON, TIME, INTERVAL, UUID, UNKNOWN = 114, 1083, 1186, 2950, 705
-TEXT_ARRAYS = {1009: types.TEXT, 1015: types.VARCHAR, 1014: types.BPCHAR}
 
 _EPOCH_DAYS = 10_957
 _EPOCH_MICROS = _EPOCH_DAYS * 86_400_000_000

@@ -86,8 +86,7 @@ class SubscriptionCommand:
     """A command about a subscription.
 
     ``conninfo`` is the literal as it stands in the text: PostgreSQL knows its value.
-    ``create_tables``, ``schema_changes`` and ``on_conflict`` are None where the command does not
-    give them; ``mapping`` has those of the options of penstock.change.mapping that it gives.
+    ``own`` are those of our options that it gives; ``create_tables`` is a Boolean.
     ``sql`` is the text without our options; None when ALTER ... SET had no other ones.
     """
 
@@ -97,10 +96,12 @@ class SubscriptionCommand:
     conninfo: str | None = field(default=None, repr=False)
     publications: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
-    create_tables: bool | None = None
-    schema_changes: str | None = None
-    on_conflict: str | None = None
-    mapping: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, bool | str] = field(default_factory=dict)
+
+    @property
+    def mapping(self) -> dict[str, str]:
+        """Those of the options of penstock.change.mapping that it gives."""
+        return {name: str(self.own[name]) for name in mapping.OPTIONS if name in self.own}
 
     def boolean(self, name: str, default: bool) -> bool:
         """A Boolean option as PostgreSQL reads it, the default where it is not given or wrong."""
@@ -143,7 +144,6 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         else:
             sql = _blank(command.sql, tokens[opening - 1].start, tokens[end].end)
             sql = None if change is Change.SET else sql
-    create_tables, words = _own_values(own if takes_own else [])
     head = tokens[place:opening]
     return SubscriptionCommand(
         change,
@@ -152,10 +152,7 @@ def parse_subscription(command: Command) -> SubscriptionCommand:
         _conninfo(command.sql, head),
         _publications(head),
         tuple(option for option in options if option.name not in OWN_OPTIONS),
-        create_tables,
-        words.get("schema_changes"),
-        words.get("on_conflict"),
-        {name: words[name] for name in mapping.OPTIONS if name in words},
+        _own_values(own if takes_own else []),
     )
 
 
@@ -241,10 +238,8 @@ def _boolean(value: str | None) -> bool | None:
     return False if value.lower() in ("0", "false", "off") else None
 
 
-def _own_values(own: Sequence[Option]) -> tuple[bool | None, dict[str, str]]:
-    """create_tables, and the options that are words; what is not given is None or absent."""
-    create_tables: bool | None = None
-    words: dict[str, str] = {}
+def _own_values(own: Sequence[Option]) -> dict[str, bool | str]:
+    values: dict[str, bool | str] = {}
     if len({option.name for option in own}) < len(own):
         raise SqlSyntaxError("conflicting or redundant options")
     for option in own:
@@ -252,17 +247,19 @@ def _own_values(own: Sequence[Option]) -> tuple[bool | None, dict[str, str]]:
             create_tables = _boolean(option.value)
             if create_tables is None:
                 raise SqlSyntaxError("create_tables requires a Boolean value")
+            values[option.name] = create_tables
         else:
-            words[option.name] = (option.value or "").lower()
+            word = (option.value or "").lower()
             valid = _WORDS[option.name]
-            if words[option.name] not in valid:
+            if word not in valid:
                 first = ", ".join(f'"{each}"' for each in valid[:-1])
                 raise InvalidParameterError(
                     f'unrecognized value for subscription parameter "{option.name}":'
                     f' "{option.value or ""}"',
                     hint=f'Valid values are {first} and "{valid[-1]}".',
                 )
-    return create_tables, words
+            values[option.name] = word
+    return values
 
 
 def _refuse_not_honoured(options: Sequence[Option]) -> None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +39,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.change.relation import Relation
+from penstock.compiled import Ints
 from penstock.errors import StagingError
 from penstock.failpoints import Failpoint, reach
 from penstock.lsn import MAX_LSN, format_lsn
-from penstock.pgoutput.compiled import Ints
 from penstock.pgoutput.decode import Decoded
 from penstock.staging.files import replace_durably, room_needed, sync
 from penstock.staging.segment import (
@@ -126,12 +127,11 @@ class StagingLog:
                 detail=f"Staging has everything up to {format_lsn(self.end_lsn)}.",
             )
         self._open_first_lsn = first_lsn
-        try:
-            with room_needed(self.folder):
-                return self._append(first_lsn, decoded)
-        except BaseException:
-            self.forget_open()
-            raise
+        with ExitStack() as on_error, room_needed(self.folder):
+            on_error.callback(self.forget_open)
+            segment = self._append(first_lsn, decoded)
+            on_error.pop_all()
+        return segment
 
     def forget_open(self) -> None:
         """Remove what is there of a transaction that has not ended: it will be sent again."""

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from penstock.change.relation import Column, Relation
+from penstock.compiled import Ints
 from penstock.errors import StagingError
-from penstock.pgoutput.compiled import Ints
 from penstock.pgoutput.decode import Transaction
 
 MANIFEST_FORMAT = 2

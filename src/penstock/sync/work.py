@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.compiled import Ints
 from penstock.control.catalog import SubscriptionRelation
 from penstock.control.table_state import TableState, applied_from
 from penstock.lsn import format_lsn
-from penstock.pgoutput.compiled import Ints
 from penstock.pgoutput.decode import Transaction
 from penstock.staging.segment import ChangeFile, Segment
 

@@ -17,7 +17,6 @@ from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Message
 from penstock.wire.startup import CancelKey
 
-AUTHENTICATION = ord("R")
 BACKEND_KEY_DATA = ord("K")
 PARAMETER_STATUS = ord("S")
 READY_FOR_QUERY = ord("Z")

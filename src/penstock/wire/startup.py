@@ -74,10 +74,5 @@ def cancel_request(key: CancelKey) -> bytes:
     return struct.pack(">IIi", 12 + len(key.secret), CANCEL_CODE, key.pid) + key.secret
 
 
-def ssl_request() -> bytes:
-    """The SSLRequest packet."""
-    return struct.pack(">II", 8, SSL_CODE)
-
-
 def _code(body: bytes) -> int:
     return int.from_bytes(body[:4], "big")

@@ -25,7 +25,7 @@ import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from penstock.apply.batch import Commits, TableBatch
@@ -229,27 +229,19 @@ class Applier:
     ) -> Applied | None:
         table = tables[target.relid]
         siblings = tuple(tables[relid] for relid in target.siblings)
-        work = target.work
-        batch = TableBatch(work.files, work.from_lsn, work.to_lsn, target.only, siblings, commits)
-        with self._session() as session:
-            try:
-                applied = apply_changes(
-                    session,
-                    table,
-                    batch,
-                    commit.metadata,
-                    target.origin,
-                    target.defaults,
-                    target.conflicts,
-                    Policy(self._subscription.on_conflict),
-                    self._context.settings.search_spread_rows,
-                )
-            except CHANGE_ERRORS as error:
-                values = default_values(session, target.defaults)
-                change = failing_change(error, batch, table, values)
-                if change is None:
-                    raise
-                raise FailedChangeError(error, change) from error
+        batch = replace(_batch(target.work), only=target.only, siblings=siblings, commits=commits)
+        with self._session() as session, _change_named(session, batch, table, target.defaults):
+            applied = apply_changes(
+                session,
+                table,
+                batch,
+                commit.metadata,
+                target.origin,
+                target.defaults,
+                target.conflicts,
+                Policy(self._subscription.on_conflict),
+                self._context.settings.search_spread_rows,
+            )
         reach(Failpoint.APPLY_TABLE_COMMITTED)
         return applied
 
@@ -281,7 +273,7 @@ class Applier:
         """FailedChangeError for the first change that the subscription may not do."""
         denied = denied_changes(self._connection, self._subscription, table.relid, relids)
         if denied:
-            change = first_of(TableBatch(work.files, work.from_lsn, work.to_lsn), denied)
+            change = first_of(_batch(work), denied)
             if change is not None:
                 raise FailedChangeError(denied[change.op], change) from None
 
@@ -296,16 +288,9 @@ class Applier:
         limited = [(leaf, only) for leaf, only in leaves if only is not None]
         if len(limited) < len(leaves):
             return
-        batch = TableBatch(work.files, work.from_lsn, work.to_lsn)
-        with self._session() as session:
-            values = default_values(session, defaults)
-            try:
-                check_routed(session, table, batch, limited, values)
-            except CHANGE_ERRORS as error:
-                change = failing_change(error, batch, table, values)
-                if change is None:
-                    raise
-                raise FailedChangeError(error, change) from error
+        batch = _batch(work)
+        with self._session() as session, _change_named(session, batch, table, defaults):
+            check_routed(session, table, batch, limited, default_values(session, defaults))
 
     @contextmanager
     def _session(self) -> Iterator[GetSession]:
@@ -332,8 +317,26 @@ def _record(commit: Commit, table: LakeTable, applied: Applied) -> None:
         commit.set_columns(table)
 
 
+def _batch(work: TableWork) -> TableBatch:
+    return TableBatch(work.files, work.from_lsn, work.to_lsn)
+
+
+@contextmanager
+def _change_named(
+    session: GetSession, batch: TableBatch, table: LakeTable, defaults: Mapping[str, str]
+) -> Iterator[None]:
+    """An error that a change of the batch has raised is a FailedChangeError, which says which."""
+    try:
+        yield
+    except CHANGE_ERRORS as error:
+        change = failing_change(error, batch, table, default_values(session, defaults))
+        if change is None:
+            raise
+        raise FailedChangeError(error, change) from error
+
+
 def _raise_at_first(error: PenstockError, work: TableWork) -> None:
     """Raise an error about a whole relation as one about its first change, if it has one here."""
-    change = first_change(TableBatch(work.files, work.from_lsn, work.to_lsn))
+    change = first_change(_batch(work))
     if change is not None:
         raise FailedChangeError(error, change) from error

@@ -21,7 +21,7 @@ import psycopg
 from penstock.apply.failing import FailedChangeError
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import Subscription
-from penstock.control.conflict_log import log_error_once
+from penstock.control.conflict_log import add_stats, log_error_once
 from penstock.control.connect import ControlConnection, connect
 from penstock.errors import ConnectionLostError, PenstockError, UniqueViolationError
 from penstock.lsn import format_lsn
@@ -91,7 +91,9 @@ def record_error(
             with connection.transaction():
                 _keep(connection, subscription.oid, error)
                 if counts:
-                    _count(connection, subscription.oid, f"{stage}_error_count", conflict(error))
+                    kind = conflict(error)
+                    met = {} if kind is None else {f"confl_{kind}": 1}
+                    add_stats(connection, subscription.oid, {f"{stage}_error_count": 1, **met})
                 if isinstance(error, FailedChangeError) and error.conflict is not None:
                     log_error_once(connection, subscription.oid, *error.conflict)
                 if disables:
@@ -118,15 +120,4 @@ def _keep(connection: ControlConnection, subid: int, error: Exception) -> None:
     connection.execute(
         _KEEP.encode(),
         [subid, known.sqlstate, known.message, known.detail, known.hint, known.where, lsn],
-    )
-
-
-def _count(connection: ControlConnection, subid: int, errors: str, kind: str | None) -> None:
-    columns = [errors] if kind is None else [errors, f"confl_{kind}"]
-    ones = ", ".join(["1"] * len(columns))
-    more = ", ".join(f"{each} = s.{each} + 1" for each in columns)
-    connection.execute(
-        f"INSERT INTO penstock.subscription_stats AS s (subid, {', '.join(columns)})"
-        f" VALUES (%s, {ones}) ON CONFLICT (subid) DO UPDATE SET {more}".encode(),
-        [subid],
     )

@@ -61,9 +61,8 @@ ON CONFLICT (subid, relid) DO UPDATE SET (remote_oid, publications, definition, 
     excluded.complete, excluded.since, excluded.natts, excluded.columns, excluded.files)"""
 _FORGET_OTHERS = """
 DELETE FROM penstock.subscription_published p
-WHERE NOT EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srsubid = p.subid
-                  AND r.srrelid = p.relid)
-   OR (subid = %s::oid AND relid = ANY (%s::oid[]))"""
+WHERE subid = %s::oid AND (relid = ANY (%s::oid[]) OR NOT EXISTS (
+    SELECT FROM pg_subscription_rel r WHERE r.srsubid = p.subid AND r.srrelid = p.relid))"""
 
 
 def known_tables(conn: ControlConnection, subid: int) -> dict[int, Known]:

@@ -99,7 +99,13 @@ COMMENT ON TABLE penstock.origin_position IS
 CREATE TABLE penstock.subscription_option (
     subid oid PRIMARY KEY,
     create_tables boolean NOT NULL DEFAULT true,
-    schema_changes text NOT NULL DEFAULT 'add' CHECK (schema_changes IN ('add', 'error'))
+    schema_changes text NOT NULL DEFAULT 'add' CHECK (schema_changes IN ('add', 'error')),
+    on_conflict text NOT NULL DEFAULT 'error'
+        CHECK (on_conflict IN ('error', 'apply_remote', 'keep_local', 'last_update_wins')),
+    numeric_as text NOT NULL DEFAULT 'decimal' CHECK (numeric_as IN ('decimal', 'text')),
+    datetime_as text NOT NULL DEFAULT 'timestamp' CHECK (datetime_as IN ('timestamp', 'text')),
+    array_as text NOT NULL DEFAULT 'list' CHECK (array_as IN ('list', 'text')),
+    infinity_as text NOT NULL DEFAULT 'error' CHECK (infinity_as IN ('error', 'clamp'))
 );
 COMMENT ON TABLE penstock.subscription_option IS 'Options of subscriptions that PostgreSQL has not';
 
@@ -151,6 +157,90 @@ CREATE TABLE penstock.subscription_error (
 );
 COMMENT ON TABLE penstock.subscription_error IS
     'Last error of a subscription (relid 0) or of the copy of one of its tables';
+
+-- Errors and conflicts are counted here (005_pg_stat_subscription_stats.sql).
+CREATE TABLE penstock.subscription_stats (
+    subid oid PRIMARY KEY,
+    apply_error_count bigint NOT NULL DEFAULT 0,
+    sync_error_count bigint NOT NULL DEFAULT 0,
+    confl_insert_exists bigint NOT NULL DEFAULT 0,
+    confl_update_exists bigint NOT NULL DEFAULT 0,
+    confl_update_missing bigint NOT NULL DEFAULT 0,
+    confl_delete_missing bigint NOT NULL DEFAULT 0,
+    confl_update_origin_differs bigint NOT NULL DEFAULT 0,
+    confl_delete_origin_differs bigint NOT NULL DEFAULT 0,
+    stats_reset timestamptz
+);
+COMMENT ON TABLE penstock.subscription_stats IS
+    'What pg_stat_subscription_stats shows; no row: nothing happened yet';
+
+-- Written by the transaction of the batch that met the conflicts (of the error's record, when the
+-- conflict is an error).  Rows show values, so only superusers read them.
+CREATE TABLE penstock.conflict_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    time timestamptz NOT NULL DEFAULT clock_timestamp(),
+    subid oid NOT NULL,
+    relid oid NOT NULL,
+    relation text NOT NULL,
+    conflict text NOT NULL,
+    resolution text NOT NULL,
+    changes bigint NOT NULL DEFAULT 1,
+    remote_xid bigint,
+    remote_lsn pg_lsn,
+    remote_commit_time timestamptz,
+    local_origin oid,
+    local_commit_time timestamptz,
+    key jsonb,
+    local_row jsonb,
+    remote_row jsonb
+);
+CREATE INDEX conflict_log_subscription ON penstock.conflict_log (subid, id);
+COMMENT ON TABLE penstock.conflict_log IS
+    'Conflicts of subscriptions, the last ones; values are in PostgreSQL''s text form';
+COMMENT ON COLUMN penstock.conflict_log.relation IS 'Qualified name, as it was then';
+COMMENT ON COLUMN penstock.conflict_log.resolution IS
+    'error, apply_remote, keep_local, or skip: there was nothing to apply the change to';
+COMMENT ON COLUMN penstock.conflict_log.changes IS
+    'More than one: so many more conflicts of the batch, of which no row is logged each';
+COMMENT ON COLUMN penstock.conflict_log.remote_lsn IS
+    'Finish LSN of the remote transaction, as ALTER SUBSCRIPTION ... SKIP takes it';
+COMMENT ON COLUMN penstock.conflict_log.local_origin IS
+    'Subscription that last changed the local row; null: unknown, or there is no local row';
+
+-- What a publisher's catalogs said of a subscribed table: two conclusions are drawn from it.
+--
+-- While ``publications`` and ``definition`` stay what they were, nothing has happened to the table's
+-- rows that was not sent: a key that is inserted is new (workers/published.py).  A column with an
+-- attnum above ``natts`` was added since, and was not renamed or published anew.
+CREATE TABLE penstock.subscription_published (
+    subid oid,
+    relid oid,
+    remote_oid oid NOT NULL,
+    publications text NOT NULL,
+    definition text NOT NULL,
+    complete boolean NOT NULL,
+    since pg_lsn NOT NULL,
+    natts smallint NOT NULL,
+    columns text[] NOT NULL,
+    files jsonb NOT NULL,
+    PRIMARY KEY (subid, relid)
+);
+COMMENT ON TABLE penstock.subscription_published IS
+    'What the publisher''s catalogs said of a subscribed table';
+COMMENT ON COLUMN penstock.subscription_published.publications IS
+    'Versions (OID and xmin) of the catalog rows by which the table is published';
+COMMENT ON COLUMN penstock.subscription_published.definition IS
+    'Version (OID and xmin) of the table''s row in pg_class';
+COMMENT ON COLUMN penstock.subscription_published.complete IS
+    'Whether all that happens to the table''s rows is sent';
+COMMENT ON COLUMN penstock.subscription_published.since IS
+    'The publisher''s LSN from which on this is known';
+COMMENT ON COLUMN penstock.subscription_published.natts IS
+    'Columns of the publisher''s table up to this attnum were there when columns were compared';
+COMMENT ON COLUMN penstock.subscription_published.columns IS
+    'The published columns that were seen until then';
+COMMENT ON COLUMN penstock.subscription_published.files IS
+    'pg_class.relfilenode by OID then, of each relation with rows: another one tells of a rewrite';
 
 GRANT SELECT ON penstock.node, penstock.table_version, penstock.table_column,
     penstock.dropped_table, penstock.ddl_event, penstock.commit, penstock.subscription_option,

@@ -78,19 +78,6 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION penstock.set_subscription_option(
-    secret text, subid oid, create_tables boolean, schema_changes text) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM penstock.check_secret(secret);
-    INSERT INTO penstock.subscription_option AS o
-        VALUES (subid, create_tables, schema_changes)
-        ON CONFLICT ON CONSTRAINT subscription_option_pkey DO UPDATE
-        SET create_tables = excluded.create_tables, schema_changes = excluded.schema_changes;
-END
-$$;
-
 REVOKE ALL ON FUNCTION penstock.check_secret, penstock.take_columns FROM PUBLIC;
 
 -- A message of prefix penstock is a commit of the lake: nobody else writes messages.

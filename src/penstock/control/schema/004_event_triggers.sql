@@ -297,6 +297,12 @@ BEGIN
            OR (d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND o.relid = d.objid);
     DELETE FROM penstock.subscription_worker o USING pg_event_trigger_dropped_objects() d
         WHERE d.classid = 'pg_subscription'::regclass AND o.subid = d.objid;
+    DELETE FROM penstock.subscription_stats o USING pg_event_trigger_dropped_objects() d
+        WHERE d.classid = 'pg_subscription'::regclass AND o.subid = d.objid;
+    DELETE FROM penstock.conflict_log o USING pg_event_trigger_dropped_objects() d
+        WHERE d.classid = 'pg_subscription'::regclass AND o.subid = d.objid;
+    DELETE FROM penstock.subscription_published o USING pg_event_trigger_dropped_objects() d
+        WHERE d.classid = 'pg_subscription'::regclass AND o.subid = d.objid;
     PERFORM penstock.emit_ddl(before);
 END
 $$;

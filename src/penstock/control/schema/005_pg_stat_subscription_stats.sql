@@ -3,19 +3,6 @@
 -- The view has the columns of the server's own, whatever its version (18 added confl_*); what the
 -- table does not count is 0.
 
-CREATE TABLE penstock.subscription_stats (
-    subid oid PRIMARY KEY,
-    apply_error_count bigint NOT NULL DEFAULT 0,
-    sync_error_count bigint NOT NULL DEFAULT 0,
-    confl_insert_exists bigint NOT NULL DEFAULT 0,
-    confl_update_exists bigint NOT NULL DEFAULT 0,
-    confl_update_missing bigint NOT NULL DEFAULT 0,
-    confl_delete_missing bigint NOT NULL DEFAULT 0,
-    stats_reset timestamptz
-);
-COMMENT ON TABLE penstock.subscription_stats IS
-    'What pg_stat_subscription_stats shows; no row: nothing happened yet';
-
 -- A function outside of the schema penstock would be refused, and the rest is not the lake's.
 ALTER EVENT TRIGGER penstock_ddl DISABLE;
 SET LOCAL allow_system_table_mods = on;
@@ -53,21 +40,9 @@ AS $$
     ON CONFLICT (subid) DO UPDATE SET
         apply_error_count = 0, sync_error_count = 0, confl_insert_exists = 0,
         confl_update_exists = 0, confl_update_missing = 0, confl_delete_missing = 0,
+        confl_update_origin_differs = 0, confl_delete_origin_differs = 0,
         stats_reset = excluded.stats_reset
 $$;
 REVOKE ALL ON FUNCTION pg_catalog.pg_stat_reset_subscription_stats FROM PUBLIC;
 SET LOCAL allow_system_table_mods = off;
 ALTER EVENT TRIGGER penstock_ddl ENABLE ALWAYS;
-
-CREATE FUNCTION penstock.forget_subscription_stats() RETURNS event_trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    DELETE FROM penstock.subscription_stats s USING pg_event_trigger_dropped_objects() d
-        WHERE d.classid = 'pg_subscription'::regclass AND s.subid = d.objid;
-END
-$$;
-CREATE EVENT TRIGGER penstock_drop_stats ON sql_drop WHEN TAG IN ('DROP SUBSCRIPTION', 'DROP OWNED')
-    EXECUTE FUNCTION penstock.forget_subscription_stats();
-ALTER EVENT TRIGGER penstock_drop_stats ENABLE ALWAYS;
-REVOKE ALL ON FUNCTION penstock.forget_subscription_stats FROM PUBLIC;
