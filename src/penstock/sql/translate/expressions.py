@@ -30,11 +30,10 @@ from penstock.sql.translate.facts import SESSION_FUNCTIONS, SESSION_KEYWORDS, Fa
 from penstock.sql.translate.functions import Call, Function, find
 from penstock.sql.translate.operators import EQUALITY
 from penstock.sql.translate.rows import compare_rows, test_row
-from penstock.sql.translate.scope import Output, Scope
+from penstock.sql.translate.scope import Output, Scope, retarget, scalar
 from penstock.sql.translate.values import (
     ALLOWED_COLLATIONS,
     NOT_CONSTANT,
-    Digits,
     Expr,
     Session,
     bare,
@@ -471,7 +470,7 @@ class Expressions:
             return Expr(f"EXISTS ({sql})", types.BOOL)
         if self._hoist and not _correlated(node["subselect"], 0):
             return self._variable(sql, outputs[0])
-        return _scalar(sql, outputs)
+        return scalar(sql, outputs)
 
     def _variable(self, sql: str, output: Output) -> Expr:
         number = len(self.variables) + 1
@@ -486,7 +485,7 @@ class Expressions:
         statement = f"SELECT {', '.join(items)} FROM ({sql}) AS q"
         self.variables.append(Variable(tuple(names), tuple(kinds), statement))
         expr = (
-            _retarget(renamed, alias)
+            retarget(renamed, alias)
             if output.oid == types.NUMERIC
             else (Expr(alias, output.oid, output.typmod))
         )
@@ -538,29 +537,6 @@ class Expressions:
             inner = self._tested(node["args"][0], outputs)
             return self._call(node["funcid"], [inner], node["funcresulttype"])
         raise refusal("this comparison with a subquery")
-
-
-def _scalar(sql: str, outputs: list[Any]) -> Expr:
-    output = outputs[0]
-    if output.shown != "column":
-        column: Expr = output.expr("q", 1)
-        return (
-            Expr(f"({sql})", output.oid, output.typmod)
-            if output.oid != types.NUMERIC
-            else _retarget(column, f"({sql})")
-        )
-    pair = f"(SELECT named_struct('v', o1, 's', o1s) FROM ({sql}) AS q)"
-    digits = Digits(output.precision, output.scale, f"{pair}.s")
-    return Expr(f"{pair}.v", output.oid, digits=digits)
-
-
-def _retarget(column: Expr, sql: str) -> Expr:
-    digits = column.numeric
-    if digits.fixed:
-        return replace(column, sql=sql)
-    return replace(
-        column, sql=sql, digits=replace(digits, shown=str(digits.shown).replace(column.sql, sql))
-    )
 
 
 def _correlated(value: Any, depth: int) -> bool:

@@ -193,6 +193,8 @@ class _Reader:
         char = self._next()
         if char in _SETS:
             return "\\" + char
+        if char in _ESCAPES:
+            return _ESCAPES[char]
         if char.isalnum() or char == "_":
             raise self._refused(f'the escape "\\{char}" in brackets')
         return _quoted(char)

@@ -59,7 +59,9 @@ class _Shown:
             value = constants.from_datum(node["consttype"], node["constvalue"])
         except FeatureNotSupportedError:
             return f"a constant of the type with OID {node['consttype']}"
-        plain = isinstance(value, (bool, int, float, Decimal))
+        if isinstance(value, Decimal):
+            return f"{value:f}"
+        plain = isinstance(value, (bool, int, float))
         return str(value).lower() if plain else "'" + str(value).replace("'", "''") + "'"
 
     def _funcexpr(self, node: Node) -> str:
