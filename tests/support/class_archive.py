@@ -20,6 +20,7 @@ import pyspark
 
 from penstock.config import Settings
 from penstock.lake.cache import cache_folder
+from penstock.lake.jars import DELTA_PACKAGE
 from penstock.lake.jvm import java_home
 from penstock.lake.query import warm
 from penstock.lake.session import Spark
@@ -44,7 +45,8 @@ def java_options() -> str:
 def _path() -> Path:
     """Java uses an archive only with the classes, at the places, that it was made from."""
     java = (java_home() / "bin" / "java").resolve()
-    made_from = f"{java} {java.stat().st_mtime} {pyspark.__file__} {pyspark.__version__}"
+    spark = f"{pyspark.__file__} {pyspark.__version__} {DELTA_PACKAGE}"
+    made_from = f"{java} {java.stat().st_mtime} {spark}"
     return cache_folder() / f"classes-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.jsa"
 
 

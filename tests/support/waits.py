@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-POLL = 0.02  # seconds between two looks; small beside anything that a server does
+POLL = 0.02  # seconds between two looks, or as long as a look takes: a query takes CPU from others
 
 
 def wait_until(predicate: Callable[[], T | None], timeout: float, what: str) -> T:
@@ -21,12 +21,14 @@ def wait_until(predicate: Callable[[], T | None], timeout: float, what: str) -> 
     """
     deadline = time.monotonic() + timeout
     while True:
+        began = time.monotonic()
         result = predicate()
         if result:
             return result
-        if time.monotonic() >= deadline:
+        ended = time.monotonic()
+        if ended >= deadline:
             raise AssertionError(f"waited {timeout} s for {what}; last result: {result!r}")
-        time.sleep(POLL)
+        time.sleep(max(POLL, ended - began))
 
 
 def hold(seconds: float) -> None:

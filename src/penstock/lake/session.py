@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's Spark: built once, here, with the settings that were measured to matter.
 
-Every ``spark.*`` setting of the user wins over what stands here, except that Java options and
-jars are added to ours.  Workers take a session of their own: SQL settings, such as the
-userMetadata of the next Delta commit, belong to a session, not to a thread.
+Every ``spark.*`` setting of the user wins over what stands here, except that Java options, the
+class path and jars are added to ours.  Workers take a session of their own: SQL settings, such as
+the userMetadata of the next Delta commit, belong to a session, not to a thread.
 
 Spark takes some seconds and 0.5 GB to start, and what follows a stream never asks for it.  So it
 starts when a session is first asked for, and what needs one only in some cases takes a
@@ -140,26 +140,34 @@ def session_settings(settings: Settings) -> dict[str, str]:
     java_options = [
         f"-Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}",
         f"-Dpenstock.log={settings.home / 'log' / 'spark.log'}",
-        given.pop("spark.driver.extraJavaOptions", ""),
     ]
-    jars = [str(jar) for jar in delta_jars(settings)]
-    jars += [jar for jar in given.pop("spark.jars", "").split(",") if jar]
     ours = {
         **_DELTA,
         **_VALUES,
         **_SPEED,
         **_QUIET,
         "spark.master": "local[*]",
-        "spark.jars": ",".join(jars),
-        "spark.driver.extraJavaOptions": " ".join(java_options).strip(),
         "spark.local.dir": str(_scratch_folder(settings)),
         "spark.sql.warehouse.dir": str(settings.home / "spark" / "warehouse"),
         "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 1))),
     }
-    if given.get("spark.master", "local").startswith("local"):
+    master = given.get("spark.master", "local")
+    if master.startswith("local"):
         ours["spark.driver.host"] = "127.0.0.1"
         ours["spark.driver.bindAddress"] = "127.0.0.1"
+    _add(given, "spark.driver.extraJavaOptions", java_options, " ")
+    jars = [str(jar) for jar in delta_jars(settings)]
+    # On the driver's class path Java shares their classes between JVMs (class-data sharing), and
+    # nothing is copied; executors in processes of their own get them from Spark.
+    _add(given, "spark.driver.extraClassPath", jars, os.pathsep)
+    if master != "local" and not master.startswith("local["):
+        _add(given, "spark.jars", jars, ",")
     return ours | given
+
+
+def _add(given: dict[str, str], name: str, ours: list[str], separator: str) -> None:
+    """Put our part of a list before what the user has."""
+    given[name] = separator.join([*ours, given[name]] if given.get(name) else ours)
 
 
 def _scratch_folder(settings: Settings) -> Path:
