@@ -57,7 +57,7 @@ def test_what_postgresql_refuses_stays_its_own_error(filter_oracle: FilterOracle
         assert "invalid publication WHERE expression" in str(made)
 
 
-@settings(max_examples=3, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=5, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(FILTERS, st.integers(0, 2**32))
 def test_generated_filters_decide_as_postgresql(
     filter_oracle: FilterOracle, filters: list[str], seed: int

@@ -16,8 +16,9 @@ from tests.support.filter_oracle import FilterOracle
 
 _SAMPLES = {
     "int2": ["i2"], "int4": ["i4", "5", "655366"], "int8": ["i8"], "float4": ["f4"],
-    "float8": ["f8"], "numeric": ["n2"], "bool": ["b", "true"], "name": ["nm"], "char": ["ch"], "bpchar": ["c"],
-    "text": ["t", "'hex'", "'year'", "'UTC'"], "varchar": ["v"], "oid": ["o"], "date": ["d"],
+    "float8": ["f8"], "numeric": ["n2"], "bool": ["b", "true"], "name": ["nm"], "char": ["ch"],
+    "bpchar": ["c"], "text": ["t", "'hex'", "'year'", "'UTC'"], "varchar": ["v"], "oid": ["o"],
+    "date": ["d"],
     "timestamp": ["ts"], "timestamptz": ["tz"], "bytea": ["y"], "uuid": ["u"], "time": ["tm"],
     "interval": ["interval '1 day'"], "anyarray": ["ia"],
 }  # fmt: skip

@@ -58,8 +58,6 @@ _SETTINGS = {
     "spark.sql.groupByOrdinal": "false",
     "spark.sql.groupByAliases": "false",
     "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
-    # An expression that stands in several places is not computed where it is not reached.
-    "spark.sql.subexpressionElimination.enabled": "false",
     # A product's inner rows come out of Spark's sorter, which looks at each row whether the task
     # was cancelled; kept in memory as rows they would be gone through to the end.
     "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "0",
@@ -137,8 +135,12 @@ def exact_session(spark: SparkSession) -> SparkSession:
 
 
 def filter_session(spark: SparkSession) -> SparkSession:
-    """A session for row filters: moreover, nothing that can fail is simplified away."""
+    """A session for row filters: moreover, what can fail is computed where PostgreSQL does.
+
+    Not before it is reached (a common subexpression would be), and not left out (x = x).
+    """
     session = exact_session(spark)
+    session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
     rules = ("SimplifyBinaryComparison", "BooleanSimplification")
     package = "org.apache.spark.sql.catalyst.optimizer"
     excluded = ",".join(f"{package}.{rule}" for rule in rules)
