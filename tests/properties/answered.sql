@@ -243,3 +243,8 @@ SELECT id, i, length(s), reverse(s), left(s, -1), right(s, 2), upper(s) FROM odd
 SELECT id, u IN (SELECT u FROM people WHERE id > 2) FROM people WHERE (id, city) IN (SELECT id, city FROM people)
 SELECT concat('a', id), concat_ws('-', 'b', name), concat('x', NULL, 'abc') FROM people
 SELECT substr(NULL, id, -1), split_part(NULL, 'a', 0), split_part(name, NULL, 0), substr('abc', NULL, -1) FROM people
+SELECT id FROM people WHERE (boss, name) > (1, 'a') OR (id, big) <= (2, -1)
+SELECT id, (boss, name) < (2, 'b'), (id, name) IS NULL, (boss, name) IS NOT NULL FROM people
+SELECT id, name ~ '^[[:alpha:]]+$', name ~* 'B', name !~ 'o.', code ~ 'a\s*$' FROM people
+SELECT id, nums = '{1,2,3}', tags <> '{x}', pi() FROM people
+SELECT id, abs(-99999999999999999999999999999999999999::numeric(38,0)), -(99999999999999999999999999999999999999::numeric(38,0)) FROM people WHERE id = 1

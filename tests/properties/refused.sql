@@ -6,7 +6,8 @@ SELECT * FROM people TABLESAMPLE SYSTEM (50) -- TABLESAMPLE
 SELECT * FROM people FOR UPDATE -- FOR UPDATE
 SELECT * FROM people, plain -- not a lake table
 SELECT relname FROM people, pg_class -- not a lake table
-SELECT name ~ 'a' FROM people -- textregexeq
+SELECT name ~ '(a+)+' FROM people -- a group repeated without an end
+SELECT name ~ city FROM people -- not a constant
 SELECT to_char(born, 'YYYY') FROM people -- to_char
 SELECT random() FROM people -- random
 SELECT name COLLATE "pg_c_utf8" < 'b' FROM people -- collation
@@ -37,4 +38,3 @@ SELECT max(sum_a) FROM (SELECT avg(salary) sum_a FROM people GROUP BY city) x --
 SELECT rate * rate FROM people WHERE id = 6 -- 38 digits
 SELECT nums || 1 FROM people -- array_append
 SELECT age(seen) FROM people -- age
-SELECT id FROM people WHERE (id, name) > (1, 'a') -- comparison of rows

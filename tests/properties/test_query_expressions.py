@@ -10,6 +10,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.expressions import Grammar
 from tests.support.query_oracle import Oracle
 
 COLUMNS = {
@@ -81,26 +82,12 @@ RULES: dict[str, list[str]] = {
         "({int} = {numeric})", "({int} < {float})", "({numeric} > {float})",
     ],
 }  # fmt: skip
-SMALL = st.sampled_from(["-2", "0", "1", "2", "5", "id - 3"])
-
-
-@st.composite
-def expressions(draw: st.DrawFn, kind: str, depth: int) -> str:
-    """An expression of a kind, at most ``depth`` operations deep."""
-    if kind == "small":
-        return draw(SMALL)
-    if depth == 0 or draw(st.integers(0, 3)) == 0:
-        return draw(st.sampled_from(COLUMNS[kind] * 2 + CONSTANTS[kind]))
-    parts = draw(st.sampled_from(RULES[kind])).split("{")
-    text = parts[0]
-    for part in parts[1:]:
-        inner, _, rest = part.partition("}")
-        text += draw(expressions(inner, depth - 1)) + rest
-    return text
+SMALL = {"small": ["-2", "0", "1", "2", "5", "id - 3"]}
+GRAMMAR = Grammar(COLUMNS, CONSTANTS, RULES, SMALL)
 
 
 KINDS = st.sampled_from(sorted(RULES))
-LISTS = st.lists(KINDS.flatmap(lambda kind: expressions(kind, 3)), min_size=8, max_size=8)
+LISTS = st.lists(KINDS.flatmap(lambda kind: GRAMMAR.expressions(kind, 3)), min_size=8, max_size=8)
 
 
 def is_fine(difference: str | None) -> bool:
@@ -119,7 +106,11 @@ def test_expressions_have_postgresqls_values(oracle: Oracle, listed: list[str]) 
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(expressions("bool", 3), expressions("text", 2), expressions("numeric", 2))
+@given(
+    GRAMMAR.expressions("bool", 3),
+    GRAMMAR.expressions("text", 2),
+    GRAMMAR.expressions("numeric", 2),
+)
 def test_generated_queries_have_postgresqls_rows(
     oracle: Oracle, condition: str, key: str, value: str
 ) -> None:

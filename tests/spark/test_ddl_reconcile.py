@@ -316,3 +316,36 @@ def test_xids_of_subtransactions() -> None:
     assert full_xid(705, 700) == "705"
     assert full_xid(2, 2**32 - 1) == str(2**32 + 2)
     assert full_xid(9, 5 * 2**32 + 3) == str(5 * 2**32 + 9)
+
+
+def test_row_filters_that_are_not_exact_are_refused_with_their_publication(
+    lake: Callable[..., Lake], conn: ControlConnection
+) -> None:
+    """0A000 or PostgreSQL's own error, and the statement is undone; exact filters are accepted."""
+    it = lake("CREATE TABLE t (id int PRIMARY KEY, a text, n numeric)", tables=())
+
+    def refused(statement: str) -> PenstockError:
+        with pytest.raises(PenstockError) as caught:
+            it.run(statement)
+        conn.execute("ROLLBACK")
+        return caught.value
+
+    error = refused("CREATE PUBLICATION bad FOR TABLE t WHERE (id > 0 AND initcap(a) = 'A')")
+    assert error.sqlstate == "0A000"
+    assert error.detail == "initcap(a) has no exact form in Spark: function initcap(text)."
+    assert refused("CREATE PUBLICATION bad FOR TABLE t WHERE (id > 1 / 0)").sqlstate == "22012"
+    assert refused("CREATE PUBLICATION bad FOR TABLE t WHERE (now() > 'today')").detail == (
+        "User-defined or built-in mutable functions are not allowed."
+    )
+    it.run("CREATE PUBLICATION good FOR TABLE t WHERE (id > 0 AND (a, id) > ('a', 1))")
+    error = refused("ALTER PUBLICATION good SET TABLE t WHERE (n + 1 > 0)")
+    assert error.detail is not None and error.detail.startswith("(n + 1) has no exact form")
+    assert error.hint is not None and "::numeric" in error.hint
+    query = (
+        "SELECT pubname::text, rowfilter FROM pg_publication_tables"
+        " WHERE tablename = 't' AND pubname IN ('good', 'bad')"
+    )
+    assert conn.execute(query).fetchall() == [
+        ("good", "((id > 0) AND (ROW(a, id) > ROW('a'::text, 1)))")
+    ]
+    it.run("DROP PUBLICATION good")

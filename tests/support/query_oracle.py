@@ -27,10 +27,9 @@ from penstock.control.migrate import migrations
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Parameter, RunOnLake
 from penstock.frontdoor.query import SparkQueries
+from penstock.names import quote_pg
+from penstock.sql.translate.values import TEXTS
 from penstock.wire.rows import encode_rows
-
-_TEXT_FORMS = frozenset({114, 3802, 2950, 1083, 1186})
-"""json, jsonb, uuid, time, interval: psycopg would make objects of them."""
 
 AT_ONCE = 3
 """Queries that are compared at the same time: planning small ones keeps one core busy."""
@@ -103,6 +102,23 @@ def data_rows(messages: bytes) -> Rows:
     return rows
 
 
+def lake_rows(conn: psycopg.Connection[Any], name: str) -> pa.Table:
+    """A table's rows as the lake holds them."""
+    columns = conn.execute(
+        "SELECT attname, atttypid::int8, atttypmod FROM pg_attribute"
+        " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        (name,),
+    ).fetchall()
+    fields = [pa.field(column, arrow_type(oid, typmod)) for column, oid, typmod in columns]
+    texts = ", ".join(
+        quote_pg(column) + ("::text" if pa.types.is_string(field.type) and oid not in TEXTS else "")
+        for (column, oid, _), field in zip(columns, fields, strict=True)
+    )
+    rows = conn.execute(f"SELECT {texts} FROM {name}".encode()).fetchall()
+    arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(fields)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
 class Oracle:
     """A database and a lake with the same tables."""
 
@@ -147,21 +163,9 @@ class Oracle:
     def load(self, name: str) -> int:
         """Write a table's rows to a Delta table; returns the table's OID."""
         relid = int((answer(self.conn, f"SELECT '{name}'::regclass::oid")[0][0] or b"").decode())
-        columns = self.conn.execute(
-            "SELECT attname, atttypid::int8, atttypmod FROM pg_attribute"
-            " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            (relid,),
-        ).fetchall()
-        fields = [pa.field(column, arrow_type(oid, typmod)) for column, oid, typmod in columns]
-        texts = ", ".join(
-            f'"{column}"::text' if oid in _TEXT_FORMS else f'"{column}"'
-            for column, oid, typmod in columns
-        )
-        rows = self.conn.execute(f"SELECT {texts} FROM {name}".encode()).fetchall()
-        arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(fields)]
+        table = lake_rows(self.conn, name)
         version = None
-        if rows:
-            table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        if table.num_rows:
             # Without bounds: deltalake writes those of decimals as binary floats.
             bounds = {"delta.dataSkippingNumIndexedCols": "0"}
             location = str(self.lake / f"d{relid}")

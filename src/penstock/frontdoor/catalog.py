@@ -21,6 +21,7 @@ from penstock.sql.translate.facts import (
     SESSION_FUNCTIONS,
     Facts,
     Needs,
+    Operator,
     RelationFacts,
     needs,
 )
@@ -71,7 +72,7 @@ SELECT
         JOIN pg_catalog.pg_type t ON t.oid = a.type)))
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE p.oid = ANY ($2::oid[])),
-(SELECT json_agg(json_build_array(o.oid::int8, p.proname))
+(SELECT json_agg(json_build_array(o.oid::int8, o.oprname, p.proname))
     FROM pg_catalog.pg_operator o JOIN pg_catalog.pg_proc p ON p.oid = o.oprcode
     WHERE o.oid = ANY ($3::oid[])),
 json_build_object({
@@ -100,7 +101,7 @@ class CatalogReader:
 
     def __init__(self) -> None:
         self._functions: dict[int, Function] = {}
-        self._operators: dict[int, str] = {}
+        self._operators: dict[int, Operator] = {}
 
     async def facts(self, backend: Backend, tree: Any) -> tuple[Facts, dict[str, str]]:
         """Everything that a tree, and the views in it, name; and the session's settings."""
@@ -138,7 +139,7 @@ class CatalogReader:
         wanted: Needs,
         relations: dict[int, RelationFacts],
         functions: dict[int, Function],
-        operators: dict[int, str],
+        operators: dict[int, Operator],
     ) -> tuple[list[RelationFacts], dict[str, str]]:
         rows = await backend.query(
             _FACTS,
@@ -155,10 +156,10 @@ class CatalogReader:
             (oid, Function(schema, name, tuple(arguments)))
             for oid, schema, name, arguments in called
         )
-        operators.update((oid, name) for oid, name in compared)
+        operators.update((oid, Operator(symbol, name)) for oid, symbol, name in compared)
         return found, settings
 
-    def _remember(self, functions: dict[int, Function], operators: dict[int, str]) -> None:
+    def _remember(self, functions: dict[int, Function], operators: dict[int, Operator]) -> None:
         self._functions |= {o: f for o, f in functions.items() if o < _FIRST_OWN_OID}
         self._operators |= {o: f for o, f in operators.items() if o < _FIRST_OWN_OID}
 

@@ -13,6 +13,7 @@ Out:  Delta tables with the new columns, and the versions that make them true, i
     a table's name or schema             nothing: folders have no names
     a table: dropped                     its folder is removed, once the transaction committed
     constraints: new ones                its rows are looked at (lake/promises.py)
+    a publication: its row filters       nothing; 0A000 when they are not exact (publications.py)
     anything else                        nothing
 
 Order, and what is durable:
@@ -46,6 +47,8 @@ from penstock.control.guard import HIDE_PARAMETERS, NODE_AND_XID, Call, Guard
 from penstock.errors import TableStateError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, Row
+from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.publications import check_row_filters
 from penstock.lake.columns import Definition, definition_from_json
 from penstock.lake.ddl import follow_columns
 from penstock.lake.promises import Promise, check_promises
@@ -88,6 +91,7 @@ class Reconciler:
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
+        self._catalog = CatalogReader()
 
     async def reconcile(self, backend: Backend) -> Ended | None:
         """Follow what the session's transaction has changed; call it after each statement.
@@ -95,7 +99,8 @@ class Reconciler:
         What it returns is to be called when the transaction has ended, with True when it
         committed.  FeatureNotSupportedError (0A000) for what Delta cannot follow, and 23502 for a
         new NOT NULL column of a table with rows; both before the lake was touched.  23502, 23505
-        or 0A000 when rows in the lake do not keep what a new constraint promises.
+        or 0A000 when rows in the lake do not keep what a new constraint promises.  0A000 for a row
+        filter of a publication that the lake cannot evaluate exactly.
         """
         altered = [
             _Altered(int(relid or 0), schema or "", name or "", definition)
@@ -106,6 +111,7 @@ class Reconciler:
         if changed:
             await self._follow(backend, changed)
         await self._check_promises(backend, {table.relid: table for table in altered})
+        await check_row_filters(backend, self._catalog)
         return self._sweep if await backend.query(_DROPPED) else None
 
     async def _follow(self, backend: Backend, changed: dict[int, _Altered]) -> None:

@@ -116,16 +116,36 @@ def run_query(
     with PostgreSQL's SQLSTATE, see above; TableStateError when a table's columns are not those
     that the catalog has.
     """
-    session = spark.newSession()
-    for name, value in _SETTINGS.items():
-        session.conf.set(name, value)
-    with _postgres_errors():
+    session = exact_session(spark)
+    with postgres_errors():
         session.sparkContext.setJobGroup(job, "query", interruptOnCancel=True)
         for table in tables:
             _rows(session, table).createOrReplaceTempView(view_name(table.relid))
         for variable in statement.variables:
             _set_variable(session, variable)
         return _interruptible(session, statement.sql).toArrow()
+
+
+def exact_session(spark: SparkSession) -> SparkSession:
+    """A session in which translated expressions have PostgreSQL's values."""
+    session = spark.newSession()
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+def filter_session(spark: SparkSession) -> SparkSession:
+    """A session for row filters: moreover, what can fail is computed where PostgreSQL does.
+
+    Not before it is reached (a common subexpression would be), and not left out (x = x).
+    """
+    session = exact_session(spark)
+    session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+    rules = ("SimplifyBinaryComparison", "BooleanSimplification")
+    package = "org.apache.spark.sql.catalyst.optimizer"
+    excluded = ",".join(f"{package}.{rule}" for rule in rules)
+    session.conf.set("spark.sql.optimizer.excludedRules", excluded)
+    return session
 
 
 def cancel_query(spark: SparkSession, job: str) -> None:
@@ -142,9 +162,7 @@ def warm(spark: SparkSession, folder: Path) -> None:
     try:
         rows = pa.table({"id": pa.array(range(100)), "name": [str(n % 7) for n in range(100)]})
         write_deltalake(folder, rows)
-        spark = spark.newSession()
-        for name, value in _SETTINGS.items():
-            spark.conf.set(name, value)
+        spark = exact_session(spark)
         frame = spark.read.format("delta").option("versionAsOf", 0).load(str(folder))
         frame.createOrReplaceTempView("t")
         sql = (
@@ -204,7 +222,8 @@ def _type(each: LakeColumn) -> str:
 
 
 @contextmanager
-def _postgres_errors() -> Iterator[None]:
+def postgres_errors() -> Iterator[None]:
+    """Turn Spark's errors into PostgreSQL's, as the module's docstring lists them."""
     try:
         yield
     except (AnalysisException, ParseException) as error:

@@ -102,6 +102,8 @@ def _finite_days(days: int) -> int:
 def _finite_micros(micros: int) -> int:
     if micros in (-(2**63), 2**63 - 1):
         raise FeatureNotSupportedError("infinite timestamps are not supported by the lake")
+    if micros + _EPOCH_MICROS >= 2**63:
+        raise FeatureNotSupportedError("timestamps after year 294246 are not supported by the lake")
     return micros + _EPOCH_MICROS
 
 

@@ -11,23 +11,12 @@ from __future__ import annotations
 
 from penstock.change.relation import LakeTable
 from penstock.control.connect import ControlConnection
+from penstock.control.functions import read_functions
 from penstock.errors import FeatureNotSupportedError
 from penstock.names import quote_pg_qualified
 from penstock.sql.nodes import Node, parse_nodes
 from penstock.sql.translate.condition import translate_condition
-from penstock.sql.translate.facts import Facts, Needs, needs
-from penstock.sql.translate.registry import Function
-
-_FUNCTIONS = """
-SELECT p.oid::bigint, n.nspname, p.proname, ARRAY(
-    SELECT t.typname::text FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY a (type, place)
-    JOIN pg_type t ON t.oid = a.type ORDER BY a.place)
-FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = ANY (%s::oid[])
-"""
-_OPERATORS = """
-SELECT o.oid::bigint, p.proname FROM pg_operator o JOIN pg_proc p ON p.oid = o.oprcode
-WHERE o.oid = ANY (%s::oid[])
-"""
+from penstock.sql.translate.facts import needs
 
 
 def leaf_predicate(conn: ControlConnection, leaf: LakeTable, constraint: str) -> str:
@@ -41,22 +30,10 @@ def leaf_predicate(conn: ControlConnection, leaf: LakeTable, constraint: str) ->
     if len(trees) != 1 or not isinstance(trees[0], Node):
         raise FeatureNotSupportedError(f"cannot translate the partition constraint {constraint}")
     try:
-        return translate_condition(trees[0], leaf.columns, _facts(conn, needs(trees)))
+        return translate_condition(trees[0], leaf.columns, read_functions(conn, needs(trees)))
     except FeatureNotSupportedError as error:
         raise FeatureNotSupportedError(
             f'cannot apply changes to partition "{leaf.schema}.{leaf.name}": {error.message}',
             detail=f"Its partition constraint is {constraint}.",
             hint="Publish with publish_via_partition_root = false, or partition by range or list.",
         ) from error
-
-
-def _facts(conn: ControlConnection, wanted: Needs) -> Facts:
-    functions = conn.execute(_FUNCTIONS, [list(wanted.functions)]).fetchall()
-    operators = conn.execute(_OPERATORS, [list(wanted.operators)]).fetchall()
-    return Facts(
-        functions={
-            oid: Function(schema, name, tuple(arguments))
-            for oid, schema, name, arguments in functions
-        },
-        operators=dict(operators),
-    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.change import types
+from penstock.sql.nodes import Node
 from penstock.sql.translate import numeric
 from penstock.sql.translate.values import Digits, Expr
 
@@ -34,3 +36,22 @@ def _shown(result: Expr) -> str:
 def _case(conditions: Sequence[str], results: Sequence[str]) -> str:
     whens = " ".join(f"WHEN {c} THEN {r}" for c, r in zip(conditions, results, strict=False))
     return f"CASE {whens} ELSE {results[-1]} END" if whens else results[-1]
+
+
+def without_test(node: Node) -> Node:
+    """CASE x WHEN a: its comparisons hold a placeholder for x; put x there."""
+    whens = [
+        Node("CASEWHEN", {**when.fields, "expr": _filled(when["expr"], node["arg"])})
+        for when in node["args"]
+    ]
+    return Node("CASEEXPR", {**node.fields, "args": whens, "arg": None})
+
+
+def _filled(value: Any, arg: Node) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, arg) for item in value]
+    if not isinstance(value, Node) or value.tag == "CASEEXPR":
+        return value
+    if value.tag == "CASETESTEXPR":
+        return arg
+    return Node(value.tag, {name: _filled(field, arg) for name, field in value.fields.items()})

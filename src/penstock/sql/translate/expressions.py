@@ -12,19 +12,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.change import types
+from penstock.errors import FeatureNotSupportedError
 from penstock.sql import constants
 from penstock.sql.nodes import Node
 from penstock.sql.translate import numeric
 from penstock.sql.translate.aggregates import Aggregate, OrderKey, aggregate
 from penstock.sql.translate.casts import cast
-from penstock.sql.translate.choices import choose
+from penstock.sql.translate.choices import choose, without_test
+from penstock.sql.translate.exact import (
+    can_fail,
+    check_call,
+    check_operands,
+    check_result,
+    computed_too,
+)
 from penstock.sql.translate.facts import SESSION_FUNCTIONS, SESSION_KEYWORDS, Facts
 from penstock.sql.translate.functions import Call, Function, find
 from penstock.sql.translate.operators import EQUALITY
-from penstock.sql.translate.scope import Output, Scope
+from penstock.sql.translate.rows import compare_rows, test_row
+from penstock.sql.translate.scope import Output, Scope, retarget, scalar
 from penstock.sql.translate.values import (
     ALLOWED_COLLATIONS,
-    Digits,
+    NOT_CONSTANT,
     Expr,
     Session,
     bare,
@@ -70,9 +79,20 @@ class Expressions:
         self._subquery = subquery
         self._hoist = hoist
         self.variables: list[Variable] = []
+        self.refused: Node | None = None
 
     def __call__(self, node: Any, scope: Scope) -> Expr:
         """The expression of one node."""
+        try:
+            expr = self._translated(node, scope)
+            if self.session.exact:
+                check_result(expr)
+        except FeatureNotSupportedError:
+            self.refused = self.refused or node
+            raise
+        return expr
+
+    def _translated(self, node: Node, scope: Scope) -> Expr:
         method = getattr(self, f"_{node.tag.lower()}", None)
         if method is None:
             raise refusal(_NAMES.get(node.tag, f"the construct {node.tag}"))
@@ -116,7 +136,11 @@ class Expressions:
         return self.facts.functions[oid]
 
     def _call(self, oid: int, args: Sequence[Expr], result: int) -> Expr:
-        expr = find(self.function(oid))(Call(self.session, args, result))
+        function = self.function(oid)
+        handler = find(function)
+        if self.session.exact:
+            check_call(function, args)
+        expr = handler(Call(self.session, args, result))
         return replace(expr, oid=result) if expr.oid != result else expr
 
     # Leaves
@@ -179,7 +203,12 @@ class Expressions:
             return elapsed
         if node["funcvariadic"] and function.name in ("concat", "concat_ws"):
             raise refusal("a VARIADIC argument")
-        return self._call(node["funcid"], self.each(args, scope), node["funcresulttype"])
+        return self._strict(node["funcid"], args, node["funcresulttype"], scope)
+
+    def _strict(self, oid: int, nodes: list[Any], result: int, scope: Scope) -> Expr:
+        args = self.each(nodes, scope)
+        expr = self._call(oid, args, result)
+        return computed_too(nodes, args, expr, self.facts) if self.session.exact else expr
 
     def _elapsed(self, function: Function, args: list[Any], scope: Scope) -> Expr | None:
         """extract(epoch from a - b) of timestamps: the only use of a computed interval."""
@@ -187,6 +216,8 @@ class Expressions:
             return None
         difference = self.function(args[1]["opfuncid"]).name
         field = self(args[0], scope)
+        if self.session.exact and can_fail(args[1]["args"], self.facts):
+            raise refusal("the time between expressions that can fail")
         if difference not in ("timestamp_mi", "timestamptz_mi") or field.value != "epoch":
             return None
         a, b = (
@@ -196,13 +227,14 @@ class Expressions:
         return numeric.numeric(sql, 26, 6, 6)
 
     def _opexpr(self, node: Node, scope: Scope) -> Expr:
-        args = self.each(node["args"], scope)
-        return self._call(node["opfuncid"], args, node["opresulttype"])
+        return self._strict(node["opfuncid"], node["args"], node["opresulttype"], scope)
 
     def equality(self, oid: int, args: Sequence[Expr]) -> tuple[str, str]:
         """Both sides of an equality, in SQL whose ``=`` is PostgreSQL's."""
         if self.function(oid).name not in EQUALITY:
             raise refusal(f"a comparison by {self.function(oid)}")
+        if self.session.exact:
+            check_operands(args)
         return bare(args[0]), bare(args[1])
 
     def _distinctexpr(self, node: Node, scope: Scope) -> Expr:
@@ -212,17 +244,15 @@ class Expressions:
     def _nullifexpr(self, node: Node, scope: Scope) -> Expr:
         args = self.each(node["args"], scope)
         a, b = self.equality(node["opfuncid"], args)
-        return replace(
-            args[0],
-            sql=f"CASE WHEN {a} = {b} THEN NULL ELSE {args[0].sql} END",
-            value=Expr("", 0).value,
-            text=None,
-        )
+        sql = f"CASE WHEN {a} = {b} THEN NULL ELSE {args[0].sql} END"
+        expr = replace(args[0], sql=sql, value=NOT_CONSTANT, text=None)
+        return computed_too(node["args"], args, expr, self.facts) if self.session.exact else expr
 
     def _scalararrayopexpr(self, node: Node, scope: Scope) -> Expr:
         left, right = node["args"]
         value = self(left, scope)
-        if right.tag == "ARRAYEXPR" and not right["multidims"]:
+        lazy = not self.session.exact or not can_fail(right, self.facts)
+        if right.tag == "ARRAYEXPR" and not right["multidims"] and lazy:
             items = self.each(right["elements"], scope)
         else:
             array = self(right, scope)
@@ -261,13 +291,19 @@ class Expressions:
 
     def _nulltest(self, node: Node, scope: Scope) -> Expr:
         if node["argisrow"]:
-            raise refusal("IS NULL of a row")
+            return test_row(node, lambda nodes: self.each(nodes, scope))
         word = "IS NULL" if node["nulltesttype"] == 0 else "IS NOT NULL"
         return Expr(f"({self(node['arg'], scope).sql} {word})", types.BOOL)
 
     def _booleantest(self, node: Node, scope: Scope) -> Expr:
         words = ("IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE", "IS NULL", "IS NOT NULL")
         return Expr(f"({self(node['arg'], scope).sql} {words[node['booltesttype']]})", types.BOOL)
+
+    def _rowcompareexpr(self, node: Node, scope: Scope) -> Expr:
+        if self.session.exact and any(can_fail(each, self.facts) for each in node["rargs"]):
+            raise refusal("a comparison of rows with an expression that can fail on its right")
+        check = check_operands if self.session.exact else lambda args: None
+        return compare_rows(node, lambda nodes: self.each(nodes, scope), check, self.facts)
 
     # Casts without a function
 
@@ -292,7 +328,7 @@ class Expressions:
 
     def _caseexpr(self, node: Node, scope: Scope) -> Expr:
         if node["arg"] is not None:
-            node = _without_test(node)
+            node = without_test(node)
         conditions = [self(when["expr"], scope).sql for when in node["args"]]
         results = self.each([when["result"] for when in node["args"]], scope)
         other = (
@@ -378,7 +414,8 @@ class Expressions:
 
     def order_key(self, clause: Node, expr: Expr) -> OrderKey:
         """One key: its direction is that of its operator."""
-        name = self.facts.operators.get(clause["sortop"], "")
+        operator = self.facts.operators.get(clause["sortop"])
+        name = operator.function if operator else ""
         if not name.endswith(("lt", "gt")):
             raise refusal("ORDER BY with this operator")
         return OrderKey(expr, name.endswith("gt"), clause["nulls_first"])
@@ -433,7 +470,7 @@ class Expressions:
             return Expr(f"EXISTS ({sql})", types.BOOL)
         if self._hoist and not _correlated(node["subselect"], 0):
             return self._variable(sql, outputs[0])
-        return _scalar(sql, outputs)
+        return scalar(sql, outputs)
 
     def _variable(self, sql: str, output: Output) -> Expr:
         number = len(self.variables) + 1
@@ -448,7 +485,7 @@ class Expressions:
         statement = f"SELECT {', '.join(items)} FROM ({sql}) AS q"
         self.variables.append(Variable(tuple(names), tuple(kinds), statement))
         expr = (
-            _retarget(renamed, alias)
+            retarget(renamed, alias)
             if output.oid == types.NUMERIC
             else (Expr(alias, output.oid, output.typmod))
         )
@@ -502,29 +539,6 @@ class Expressions:
         raise refusal("this comparison with a subquery")
 
 
-def _scalar(sql: str, outputs: list[Any]) -> Expr:
-    output = outputs[0]
-    if output.shown != "column":
-        column: Expr = output.expr("q", 1)
-        return (
-            Expr(f"({sql})", output.oid, output.typmod)
-            if output.oid != types.NUMERIC
-            else _retarget(column, f"({sql})")
-        )
-    pair = f"(SELECT named_struct('v', o1, 's', o1s) FROM ({sql}) AS q)"
-    digits = Digits(output.precision, output.scale, f"{pair}.s")
-    return Expr(f"{pair}.v", output.oid, digits=digits)
-
-
-def _retarget(column: Expr, sql: str) -> Expr:
-    digits = column.numeric
-    if digits.fixed:
-        return replace(column, sql=sql)
-    return replace(
-        column, sql=sql, digits=replace(digits, shown=str(digits.shown).replace(column.sql, sql))
-    )
-
-
 def _correlated(value: Any, depth: int) -> bool:
     """The query refers to one around it; ``depth`` counts the queries inside of it."""
     if isinstance(value, list):
@@ -549,28 +563,8 @@ def _with_aggregate(home: Scope, scope: Scope) -> Scope:
     return replace(home, in_aggregate=True) if scope.in_aggregate else home
 
 
-def _without_test(node: Node) -> Node:
-    """CASE x WHEN a: its comparisons hold a placeholder for x; put x there."""
-    whens = [
-        Node("CASEWHEN", {**when.fields, "expr": _filled(when["expr"], node["arg"])})
-        for when in node["args"]
-    ]
-    return Node("CASEEXPR", {**node.fields, "args": whens, "arg": None})
-
-
-def _filled(value: Any, arg: Node) -> Any:
-    if isinstance(value, list):
-        return [_filled(item, arg) for item in value]
-    if not isinstance(value, Node) or value.tag == "CASEEXPR":
-        return value
-    if value.tag == "CASETESTEXPR":
-        return arg
-    return Node(value.tag, {name: _filled(field, arg) for name, field in value.fields.items()})
-
-
 _NAMES = {
     "ROWEXPR": "a row constructor",
-    "ROWCOMPAREEXPR": "a comparison of rows",
     "COERCETODOMAIN": "a cast to a domain",
     "ARRAYCOERCEEXPR": "a cast of an array",
     "FIELDSELECT": "a field of a composite value",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.change.relation import LakeColumn
 from penstock.errors import PenstockError
@@ -68,14 +68,20 @@ class RelationFacts:
         raise PenstockError(f'relation "{self.name}" has no column number {attnum}')
 
 
+class Operator(NamedTuple):
+    """An operator of PostgreSQL: its symbol, and the name of the function that implements it."""
+
+    symbol: str
+    function: str
+
+
 @dataclass(frozen=True)
 class Facts:
     """Catalog entries by OID, and the session's own values by their SQL text."""
 
     relations: dict[int, RelationFacts] = field(default_factory=dict)
     functions: dict[int, Function] = field(default_factory=dict)
-    operators: dict[int, str] = field(default_factory=dict)
-    """Operator -> name of its function."""
+    operators: dict[int, Operator] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
 
 
@@ -100,8 +106,12 @@ def needs(trees: Iterable[Any]) -> Needs:
             relations.add(node["relid"])
         elif node.tag == "SORTGROUPCLAUSE" and node["sortop"]:
             operators.add(node["sortop"])
+        elif node.tag == "ROWCOMPAREEXPR":
+            operators.update(node["opnos"])
         elif node.tag == "SQLVALUEFUNCTION" and node["op"] in SESSION_KEYWORDS:
             keywords.add(SESSION_KEYWORDS[node["op"]])
+        if node.get("opno"):
+            operators.add(node["opno"])
         for name in _FUNCTION_FIELDS:
             oid = node.get(name)
             if oid:

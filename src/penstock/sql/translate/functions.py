@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 from penstock.change import types
-from penstock.sql.translate import numeric, operators, text_functions, time_functions
+from penstock.sql.translate import (
+    numeric,
+    operators,
+    patterns,
+    text_functions,
+    time_functions,
+)
 from penstock.sql.translate.casts import cast
 from penstock.sql.translate.registry import Call, Function, find, register, template
 from penstock.sql.translate.values import Expr, refusal
 
 __all__ = ["Call", "Function", "find"]
 
-_MODULES = (operators, text_functions, time_functions)
+_MODULES = (operators, patterns, text_functions, time_functions)
 
 _CASTS = {
     "int2": ("int4", "int8", "float4", "float8", "numeric"),

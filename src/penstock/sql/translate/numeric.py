@@ -48,7 +48,7 @@ def numeric(sql: str, precision: int, scale: int, shown: int | str) -> Expr:
     """A computed numeric; ``sql`` is brought to exactly this decimal type."""
     if scale > MAX_DIGITS:
         raise refusal(f"a numeric result with {scale} decimals")
-    digits = Digits(min(precision, MAX_DIGITS), scale, shown)
+    digits = Digits(min(precision, MAX_DIGITS), scale, shown, precision > MAX_DIGITS)
     return Expr(f"CAST({sql} AS {digits.sql_type})", types.NUMERIC, digits=digits)
 
 
@@ -249,12 +249,25 @@ def _power(exponent: str) -> str:
 
 def negate(a: Expr) -> Expr:
     """-a."""
-    return _same(a, f"(-{a.sql})")
+    return _same(a, _negative(a.sql, a.numeric))
 
 
 def absolute(a: Expr) -> Expr:
     """abs(a)."""
-    return _same(a, f"abs({a.sql})")
+    digits = a.numeric
+    if digits.precision <= _NEGATED_DIGITS:
+        return _same(a, f"abs({a.sql})")
+    return _same(a, let([a.sql], lambda v: f"IF({v[0]} < 0, {_negative(v[0], digits)}, {v[0]})"))
+
+
+_NEGATED_DIGITS = 34
+"""Spark's minus and abs() round a decimal to so many digits (scala.math.BigDecimal's default)."""
+
+
+def _negative(sql: str, digits: Digits) -> str:
+    if digits.precision <= _NEGATED_DIGITS:
+        return f"(-{sql})"
+    return f"CAST((0BD - {sql}) AS {digits.sql_type})"
 
 
 def _same(a: Expr, sql: str) -> Expr:
@@ -315,7 +328,8 @@ def unify(exprs: list[Expr]) -> tuple[Digits, list[Expr]]:
     scale = max(expr.numeric.scale for expr in exprs)
     whole = max(expr.numeric.precision - expr.numeric.scale for expr in exprs)
     same = len(alike) == 1 and all(expr.numeric.fixed for expr in exprs)
-    digits = Digits(min(whole + scale, MAX_DIGITS), scale, scale if same else -1)
+    wide = whole + scale > MAX_DIGITS
+    digits = Digits(min(whole + scale, MAX_DIGITS), scale, scale if same else -1, wide)
     cast = [
         Expr(f"CAST({e.sql} AS {digits.sql_type})", types.NUMERIC, digits=e.digits, value=e.value)
         for e in exprs

@@ -9,7 +9,15 @@ from penstock.change import types
 from penstock.sql.translate import numeric
 from penstock.sql.translate.casts import cast
 from penstock.sql.translate.registry import FUNCTIONS, Call, Handler, register, template
-from penstock.sql.translate.values import Expr, bare, failure, let, refusal, spark_type
+from penstock.sql.translate.values import (
+    Expr,
+    bare,
+    failure,
+    let,
+    need_equality,
+    refusal,
+    spark_type,
+)
 
 COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _WIDTHS = {"2": types.INT2, "4": types.INT4, "8": types.INT8}
@@ -17,6 +25,9 @@ _DAY_TYPES = ("date", "timestamp", "timestamptz")
 
 EQUALITY: set[str] = set()
 """Names of functions that are an equality of values of one type."""
+
+ORDERINGS: set[str] = set()
+"""Names of functions that are <, <=, > or >= of values that Spark orders as PostgreSQL does."""
 
 
 def _compare(operator: str) -> Handler:
@@ -53,12 +64,28 @@ def _register_comparisons() -> None:
         register(*names)(_compare(operator))
         if suffix == "eq":
             EQUALITY.update(names)
+        elif suffix != "ne":
+            ORDERINGS.update(names)
         for left in _DAY_TYPES:
             for right in _DAY_TYPES:
                 if left != right:
                     wide = max(left, right, key=_DAY_TYPES.index)
                     kind = types.TIMESTAMP if wide == "timestamp" else types.TIMESTAMPTZ
                     FUNCTIONS[f"{left}_{suffix}_{right}"] = _compare_days(operator, kind)
+
+
+def _compare_arrays(operator: str) -> Handler:
+    """Arrays of the lake have one dimension from 1; NULL elements are equal, in both engines."""
+
+    def handler(call: Call) -> Expr:
+        a, b = (need_equality(arg, "a comparison") for arg in call.args)
+        return Expr(f"({a} {operator} {b})", types.BOOL)
+
+    return handler
+
+
+register("array_eq")(_compare_arrays("="))
+register("array_ne")(_compare_arrays("<>"))
 
 
 def _integer(operator: str) -> Handler:
@@ -185,6 +212,7 @@ def _trunc(call: Call) -> Expr:
 
 
 template("rint({0})", "round(float8)", "dround(float8)")
+template("CAST('3.141592653589793' AS DOUBLE)", "pi()")
 
 
 @register("sqrt(float8)", "dsqrt(float8)")

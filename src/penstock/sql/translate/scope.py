@@ -9,7 +9,7 @@ display scale is not known from its column has that scale beside it, in ``o1s``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from penstock.change import types
@@ -101,3 +101,28 @@ class Scope:
                 raise AssertionError("a Var points outside of the statement")
             scope = scope.parent
         return scope
+
+
+def scalar(sql: str, outputs: list[Output]) -> Expr:
+    """A scalar subquery as an expression."""
+    output = outputs[0]
+    if output.shown != "column":
+        column = output.expr("q", 1)
+        return (
+            Expr(f"({sql})", output.oid, output.typmod)
+            if output.oid != types.NUMERIC
+            else retarget(column, f"({sql})")
+        )
+    pair = f"(SELECT named_struct('v', o1, 's', o1s) FROM ({sql}) AS q)"
+    digits = Digits(output.precision, output.scale, f"{pair}.s")
+    return Expr(f"{pair}.v", output.oid, digits=digits)
+
+
+def retarget(column: Expr, sql: str) -> Expr:
+    """A numeric column, read by other SQL."""
+    digits = column.numeric
+    if digits.fixed:
+        return replace(column, sql=sql)
+    return replace(
+        column, sql=sql, digits=replace(digits, shown=str(digits.shown).replace(column.sql, sql))
+    )

@@ -44,8 +44,8 @@ _TRUNCATED = {
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 """4714-11-24 BC and 5874897-12-31: the ends of PostgreSQL's dates."""
 
-FIRST_MICROS, END_MICROS = -210_866_803_200_000_000, 9_224_318_016_000_000_000
-"""4714-11-24 BC and 294277-01-01: the ends of PostgreSQL's timestamps."""
+FIRST_MICROS = -210_866_803_200_000_000
+"""4714-11-24 BC: PostgreSQL's first timestamp."""
 
 
 def _unit(call: Call) -> str:
@@ -171,6 +171,8 @@ def _with_interval(sign: int, date_at: int) -> Handler:
         interval = call.args[1 - date_at].value
         if not isinstance(interval, Interval):
             raise refusal("an interval that is not a constant")
+        if call.session.exact and _years(interval) > _MAX_YEARS:
+            raise refusal(f"an interval of more than {_MAX_YEARS} years")
         kind = call.result
         value = cast(call.session, call.args[date_at], kind)
         if interval.months or interval.days:
@@ -184,9 +186,24 @@ def _with_interval(sign: int, date_at: int) -> Handler:
                 f"({sql} + make_dt_interval({sign * interval.days}, 0, 0,"
                 f" CAST({seconds} AS DECIMAL(18,6))))"
             )
-        return Expr(f"CAST({sql} AS {spark_type(kind)})", kind)
+        return Expr(_in_range(f"CAST({sql} AS {spark_type(kind)})"), kind)
 
     return handler
+
+
+_MAX_YEARS = 4000
+"""Of an interval in a row filter: Spark's times have room for that, many times over."""
+
+
+def _years(interval: Interval) -> float:
+    days = abs(interval.days) + abs(interval.micros) / 86_400_000_000
+    return abs(interval.months) / 12 + days / 365
+
+
+def _in_range(time: str) -> str:
+    """22008 for a time before PostgreSQL's first; its last is later than Spark's."""
+    out = failure("22008", "timestamp out of range")
+    return let([time], lambda v: f"IF({_micros(v[0])} < {FIRST_MICROS}L, {out}, {v[0]})")
 
 
 for _kind in ("date", "timestamp", "timestamptz"):

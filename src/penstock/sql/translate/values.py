@@ -70,6 +70,8 @@ class Digits:
     precision: int
     scale: int
     shown: int | str
+    overflows: bool = False
+    """More digits than Spark has may be needed; a value that does end the query."""
 
     @property
     def fixed(self) -> bool:
@@ -121,9 +123,13 @@ class Expr:
 
 @dataclass(frozen=True)
 class Session:
-    """What a translation needs to know of the client's session."""
+    """What a translation needs to know of the client's session.
+
+    ``exact``: what may fail for a value that PostgreSQL has a result for is refused (``exact``).
+    """
 
     timezone: str = "UTC"
+    exact: bool = False
 
     def need_utc(self, what: str) -> None:
         """Refuse what depends on the time zone unless that is UTC."""
@@ -137,9 +143,17 @@ class Session:
 UTC_ZONES = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "GMT", "Etc/GMT"})
 
 
-def refusal(what: str, hint: str | None = None) -> FeatureNotSupportedError:
+class UntranslatableError(FeatureNotSupportedError):
+    """A construct without an exact translation; ``what`` names it."""
+
+    what: str
+
+
+def refusal(what: str, hint: str | None = None) -> UntranslatableError:
     """The error for a construct that has no exact translation."""
-    return FeatureNotSupportedError(f"{what} is not supported in queries on lake tables", hint=hint)
+    error = UntranslatableError(f"{what} is not supported in queries on lake tables", hint=hint)
+    error.what = what
+    return error
 
 
 def spark_type(oid: int, digits: Digits | None = None) -> str:
@@ -229,7 +243,7 @@ def column(sql: str, oid: int, typmod: int) -> Expr:
 
 def fixed(sql: str, precision: int, scale: int) -> Expr:
     """A numeric that Spark computes with some other type, brought to decimal(precision, scale)."""
-    digits = Digits(min(precision, MAX_DIGITS), scale, scale)
+    digits = Digits(min(precision, MAX_DIGITS), scale, scale, precision > MAX_DIGITS)
     return Expr(f"CAST({sql} AS {digits.sql_type})", types.NUMERIC, digits=digits)
 
 
