@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,20 +113,16 @@ def copy_ranges(
     publisher's error, or ADBC's, which a block of copy_source.py makes one of these.
     """
     done: list[RangeCopied] = []
-    writers: list[_RangeWriter] = []
-    try:
+    with ExitStack() as on_error:
         for each in ranges:
             writer = _RangeWriter(each.target, prefix, last_change)
-            writers.append(writer)
+            on_error.callback(writer.remove)
             cursor.execute(each.statement)
             with cursor.fetch_record_batch() as reader:
                 for batch in _batches(reader):
                     writer.write(batch, each)
             done.append(writer.finish())
-    except BaseException:
-        for writer in writers:
-            writer.remove()
-        raise
+        on_error.pop_all()
     return done
 
 

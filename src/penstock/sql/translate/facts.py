@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.change.relation import LakeColumn
 from penstock.errors import PenstockError
-from penstock.sql.nodes import Node, walk
+from penstock.sql.nodes import walk
 from penstock.sql.translate.registry import Function
 
 SESSION_FUNCTIONS = {
@@ -119,8 +119,3 @@ def needs(trees: Iterable[Any]) -> Needs:
     return Needs(
         frozenset(relations), frozenset(functions), frozenset(operators), frozenset(keywords)
     )
-
-
-def is_query(value: Any) -> bool:
-    """The value is a Query node."""
-    return isinstance(value, Node) and value.tag == "QUERY"
