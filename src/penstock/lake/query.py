@@ -40,6 +40,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.change.relation import LakeColumn
 from penstock.errors import FeatureNotSupportedError, PenstockError, TableStateError
+from penstock.lake.scan import scan
 from penstock.sql.translate.expressions import Variable
 from penstock.sql.translate.query import Translation
 from penstock.sql.translate.sources import view_name
@@ -163,7 +164,7 @@ def warm(spark: SparkSession, folder: Path) -> None:
         rows = pa.table({"id": pa.array(range(100)), "name": [str(n % 7) for n in range(100)]})
         write_deltalake(folder, rows)
         spark = exact_session(spark)
-        frame = spark.read.format("delta").option("versionAsOf", 0).load(str(folder))
+        frame = scan(spark, folder, 0)
         frame.createOrReplaceTempView("t")
         sql = (
             "SELECT a.name, count(*), sum(a.id) FROM t a JOIN t b ON a.id = b.id"
@@ -204,8 +205,7 @@ def _rows(session: SparkSession, table: TableAt) -> DataFrame:
     if table.version is None:
         schema = ", ".join(f"`{n.replace('`', '``')}` {t}" for n, t in wanted.items())
         return session.createDataFrame([], schema)
-    reader = session.read.format("delta").option("versionAsOf", table.version)
-    frame = reader.load(str(table.location))
+    frame = scan(session, table.location, table.version)
     found = {each.name: each.dataType.simpleString() for each in frame.schema}
     for name, kind in wanted.items():
         if found.get(name) != kind.lower():
