@@ -39,6 +39,7 @@ from penstock.frontdoor.query import SparkQueries
 from penstock.frontdoor.reconcile import Reconciler, sweep_dropped
 from penstock.frontdoor.routing import StatementRouter
 from penstock.frontdoor.subscription import SubscriptionRouter
+from penstock.frontdoor.writing import LakeWriter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy_spark import warm as warm_copy
 from penstock.lake.query import warm as warm_query
@@ -218,4 +219,5 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         settings.lake_path,
         lambda: connect(context.control, application_name="penstock query"),
     )
-    return FrontDoor(settings, context.control, router, queries)
+    writer = LakeWriter(context.spark, guard, context.control, settings.lake_path)
+    return FrontDoor(settings, context.control, router, queries, writer)

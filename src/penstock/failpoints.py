@@ -36,6 +36,8 @@ class Failpoint(StrEnum):
     EXTERNAL_BEFORE_COMMIT = "external_before_commit"  # K19 of another program's commit
     RESTORE_STARTED = "restore_started"  # K22
     DDL_RELAYED = "ddl_relayed"  # K23
+    WRITE_DELTA_COMMITTED = "write_delta_committed"  # K17 of a statement
+    WRITE_BEFORE_COMMIT = "write_before_commit"  # K19 of a statement
 
 
 def _armed() -> dict[str, int]:

@@ -237,11 +237,11 @@ def _value(source: Column, target: LakeColumn) -> str:
     column = quote_pg(source.name)
     name = _sql_name(target.type_oid)
     if name is None:
-        return _text_form(source.type_oid, column)
+        return text_form(source.type_oid, column)
     read_as = _READ_AS.get(target.type_oid, "")
     if source.type_oid == target.type_oid or target.type_oid in _WIDER.get(source.type_oid, ()):
         return f"{column}{read_as}"
-    return f"({_text_form(source.type_oid, column)})::{name}{read_as}"
+    return f"({text_form(source.type_oid, column)})::{name}{read_as}"
 
 
 def _constant(value: str, target: LakeColumn) -> str:
@@ -267,7 +267,8 @@ def _sql_name(type_oid: int) -> str | None:
     return f"pg_catalog.{_SQL_NAMES[type_oid]}"
 
 
-def _text_form(type_oid: int, column: str) -> str:
+def text_form(type_oid: int, column: str) -> str:
+    """An expression for a column's value as its type's output function writes it; null for null."""
     if type_oid in _TEXTS:
         return column
     if type_oid < FIRST_USER_OID and type_oid not in _OWN_CASTS:

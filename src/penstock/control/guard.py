@@ -54,6 +54,21 @@ class Guard:
         array = "{" + ",".join(str(relid) for relid in relids) + "}"
         return Call("SELECT * FROM penstock.lock_tables($1, $2::oid[])", (self.secret, array))
 
+    def lock_for_write(self, relids: Iterable[int]) -> Call:
+        """Lock what a statement writes; gives JSON of its leaves (schema/090_writes.sql)."""
+        array = "{" + ",".join(str(relid) for relid in relids) + "}"
+        return Call(
+            "SELECT penstock.lock_for_write($1, $2::pg_catalog.oid[])", (self.secret, array)
+        )
+
+    def open_written_rows(self, query: str) -> Call:
+        """Open the cursor ``penstock_written`` on a query, with the owner's rights."""
+        return Call("SELECT penstock.open_written_rows($1, $2)", (self.secret, query))
+
+    def make_xid_durable(self) -> Call:
+        """Flush the transaction's xid; gives false where the server cannot (before 17)."""
+        return Call("SELECT penstock.make_xid_durable($1)", (self.secret,))
+
     def set_table_version(
         self, relid: int, version: int | None, sole_writer: str | None = None
     ) -> Call:

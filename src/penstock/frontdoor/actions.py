@@ -65,7 +65,19 @@ class RunOnLake:
     relids: tuple[int, ...]
 
 
-Action = Relay | RunOnLake
+@dataclass(frozen=True)
+class WriteLake:
+    """The control database computes the statement's rows, and they go to the lake.
+
+    ``relids`` are the relations that it inserts into, each a table of the lake or a partitioned
+    one.
+    """
+
+    sql: str
+    relids: tuple[int, ...]
+
+
+Action = Relay | RunOnLake | WriteLake
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,10 @@ class ControlBackend:
         """A question of ours has."""
         self.block_tags = 0
         """How many commands have begun or ended a transaction block."""
+        self.own_block = False
+        """Of what is an implicit transaction for the client, we have made a block (blocks.py)."""
+        self.own_commands = False
+        """The tags that come are those of transaction commands of ours, not of the client's."""
         self.said_goodbye = False
         """The client has been told why the session ends."""
         self.ended = False
@@ -155,9 +159,14 @@ class ControlBackend:
         else:
             self._expect(expected)
 
-    def ask(self, wanted: Sequence[Request], pass_on: frozenset[int] = NOTHING) -> Exchange:
+    def ask(
+        self,
+        wanted: Sequence[Request],
+        pass_on: frozenset[int] = NOTHING,
+        blocks: list[bytes] | None = None,
+    ) -> Exchange:
         """Send messages of our own, and Flush unless the last one is Sync; does not wait."""
-        exchange = Exchange(pass_on)
+        exchange = Exchange(pass_on, blocks)
         for index, (step, raw) in enumerate(wanted):
             self.send(step, raw, exchange, last=index == len(wanted) - 1)
         if wanted[-1][0] not in ENDS_WITH_READY:
@@ -166,20 +175,36 @@ class ControlBackend:
 
     async def query(self, sql: str, parameters: Sequence[str | None] = ()) -> list[Row]:
         """Run one statement of ours; see actions.Backend."""
+        exchange = await self._run(sql, parameters, None)
+        rows = [message for message in exchange.kept if message.kind == responses.DATA_ROW]
+        return [responses.parse_row(message, self.client_encoding) for message in rows]
+
+    async def binary_rows(self, sql: str) -> list[bytes]:
+        """Run one statement of ours; its DataRow messages, values in binary, many in each block."""
+        blocks: list[bytes] = []
+        await self._run(sql, (), blocks)
+        return blocks
+
+    async def _run(
+        self, sql: str, parameters: Sequence[str | None], blocks: list[bytes] | None
+    ) -> Exchange:
         encoding = self.client_encoding
         values = [None if value is None else encode(value, encoding) for value in parameters]
+        bind = requests.bind(OWN_NAME, OWN_NAME, values, binary_results=blocks is not None)
         wanted = [
             # What failed in a block left both behind, and a ROLLBACK must pass all the same.
             (Step.CLOSE, requests.close(requests.PORTAL, OWN_NAME)),
             (Step.CLOSE, requests.close(requests.STATEMENT, OWN_NAME)),
             (Step.PARSE, requests.parse(OWN_NAME, encode(sql, encoding))),
-            (Step.BIND, requests.bind(OWN_NAME, OWN_NAME, values)),
+            (Step.BIND, bind),
             (Step.EXECUTE, requests.execute(OWN_NAME)),
             (Step.CLOSE, requests.close(requests.PORTAL, OWN_NAME)),
             (Step.CLOSE, requests.close(requests.STATEMENT, OWN_NAME)),
         ]
         alone = self.synced and not self.hold_open
-        exchange = self.ask([*wanted, (Step.SYNC, requests.sync())] if alone else wanted)
+        if alone:
+            wanted.append((Step.SYNC, requests.sync()))
+        exchange = self.ask(wanted, blocks=blocks)
         self.asked = not alone
         in_block = self.ready_status == "T"
         try:
@@ -188,8 +213,7 @@ class ControlBackend:
             if alone and in_block:
                 self.unreported = error  # the client's block has failed without its knowing
             raise
-        rows = [message for message in exchange.kept if message.kind == responses.DATA_ROW]
-        return [responses.parse_row(message, encoding) for message in rows]
+        return exchange
 
     async def settle(self) -> None:
         """Wait until everything that was sent is answered.
@@ -234,6 +258,8 @@ class ControlBackend:
                         outgoing.append(message.raw)
                         if message.kind in _ROW_KINDS:
                             outgoing.append(self._framing.skim(message.kind))
+                    elif message.kind == responses.DATA_ROW:
+                        self._keep_rows()
                 if outgoing:
                     client.write(b"".join(outgoing))
                     await client.drain()
@@ -265,6 +291,12 @@ class ControlBackend:
             return True  # a Sync that a failed COPY left over
         return self._finish(head, message)
 
+    def _keep_rows(self) -> None:
+        """Give the rows that have come with one that was kept to its exchange, unseen."""
+        head = self._head()
+        if head is not None and head.exchange is not None and head.exchange.blocks is not None:
+            head.exchange.blocks.append(self._framing.skim(responses.DATA_ROW))
+
     def _finish(self, head: Expected, message: Message) -> bool:
         to_client = head.exchange is None or head.exchange.take(message)
         if message.kind in LAST_MESSAGES[head.step]:
@@ -278,9 +310,12 @@ class ControlBackend:
 
     def _take_tag(self, tag: str) -> None:
         self.copying_in = False
+        if self.own_commands:
+            return
         self.endings.on_tag(tag)
         if tag in _BLOCK_TAGS:
             self.block_tags += 1
+            self.own_block = False
 
     def _take_ready(self, message: Message) -> None:
         self.ready_status = responses.parse_ready(message)

@@ -17,12 +17,14 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from penstock.errors import ConnectionLostError, PenstockError
-from penstock.frontdoor.actions import Action, Router
+from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
+from penstock.frontdoor.actions import Action, Router, WriteLake
 from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
+from penstock.frontdoor.blocks import commit_own_block, end_pipeline, refuse_savepoint
 from penstock.frontdoor.exchange import Exchange, PipelineFailedError
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
+from penstock.frontdoor.writing import Execute, LakeWriter
 from penstock.wire import requests, responses
 from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Framing, Message
@@ -40,6 +42,7 @@ class Conversation:
         backend: ControlBackend,
         router: Router,
         lake: LakeSession,
+        writer: LakeWriter | None,
     ) -> None:
         self.client = client
         self.framing = framing
@@ -47,6 +50,7 @@ class Conversation:
         self.backend = backend
         self.lake = lake
         self._router = router
+        self._writer = writer
 
     async def receive(self) -> Message | None:
         """The client's next message; None when it has gone.  ProtocolError is FATAL."""
@@ -73,6 +77,7 @@ class Conversation:
         Outside of a block its questions leave the transaction open, for the statement to follow.
         """
         backend = self.backend
+        refuse_savepoint(backend, sql)
         backend.hold_open = backend.ready_status == "I"
         try:
             action = await self._router.route(backend, sql, parameter_oids)
@@ -80,6 +85,14 @@ class Conversation:
             backend.hold_open = False
         raise_unreported(backend)
         return action
+
+    async def write(self, write: WriteLake, execute: Execute) -> Exchange:
+        """Carry out a statement that writes the lake; see LakeWriter."""
+        if self._writer is None:
+            raise FeatureNotSupportedError("writing to lake tables is not supported here")
+        answer = await self._writer.run(self.backend, write, execute)
+        raise_unreported(self.backend)
+        return answer
 
     @property
     def standard_conforming_strings(self) -> bool:
@@ -113,10 +126,18 @@ class Conversation:
         """End a simple query that we carried out: what is open ends, and the client is told."""
         backend = self.backend
         if not backend.synced:
-            await backend.sync()
+            await self.end_transaction()
         backend.endings.on_ready(backend.ready_status)
         await backend.endings.run_due()
         self.client.write(responses.ready_for_query(backend.ready_status))
+
+    async def end_transaction(self) -> None:
+        """End an open pipeline, and with it an implicit transaction; the client is not told."""
+        try:
+            await commit_own_block(self.backend)
+        except responses.ServerError as error:
+            await self.fail(error)
+        await end_pipeline(self.backend)
 
     async def feed_copy(self, exchange: Exchange) -> None:
         """When a statement that we carry out wants the client's rows, pass them on."""

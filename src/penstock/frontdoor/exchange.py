@@ -89,11 +89,15 @@ class PipelineFailedError(PenstockError):
 class Exchange:
     """One question of ours, of one or several messages, and what came back.
 
-    ``kept`` are the messages that were not passed on to the client.
+    ``kept`` are the messages that were not passed on to the client.  With ``blocks`` the rows are
+    not among them: they are collected there, as they came, many in each.
     """
 
-    def __init__(self, pass_on: frozenset[int] = NOTHING) -> None:
+    def __init__(
+        self, pass_on: frozenset[int] = NOTHING, blocks: list[bytes] | None = None
+    ) -> None:
         self.pass_on = pass_on
+        self.blocks = blocks
         self.kept: list[Message] = []
         self.error: ServerError | None = None
         self.refusal: PenstockError | None = None
@@ -107,7 +111,10 @@ class Exchange:
             self.wants_rows.set()
         if message.kind in self.pass_on:
             return True
-        self.kept.append(message)
+        if self.blocks is not None and message.kind == responses.DATA_ROW:
+            self.blocks.append(message.raw)
+        else:
+            self.kept.append(message)
         return False
 
     def give_up(self, refusal: PenstockError) -> None:

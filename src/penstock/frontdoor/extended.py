@@ -11,6 +11,8 @@ but the Execute of a statement that Spark runs.
     Describe   passed on                           of a portal: answered from ours
     Execute    passed on; hooks around it          run on the lake, rows sent by us
 
+One that writes the lake is as a relayed one, but its Execute is that of writing.py.
+
 The portal of a lake statement is closed at once in the control database: FETCH would find the
 empty relation in it.
 
@@ -27,7 +29,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import FeatureNotSupportedError, PenstockError, SqlSyntaxError
-from penstock.frontdoor.actions import Action, LakeResult, Parameter, Relay, RunOnLake
+from penstock.frontdoor.actions import (
+    Action,
+    LakeResult,
+    Parameter,
+    Relay,
+    RunOnLake,
+    WriteLake,
+)
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
@@ -88,6 +97,21 @@ class HookPortal:
     before_has_run: bool = False
 
 
+@dataclass
+class WritePortal:
+    """A bound statement that writes the lake; ``rows`` are those that it returns, once it has run.
+
+    ``at`` is the next row to send, ``completion`` the CommandComplete behind them.
+    """
+
+    write: WriteLake
+    name: bytes
+    cycle: int
+    rows: list[bytes] | None = None
+    completion: bytes = b""
+    at: int = 0
+
+
 class ExtendedQueries:
     """Prepared statements and portals of one session."""
 
@@ -95,7 +119,7 @@ class ExtendedQueries:
         self._conversation = conversation
         self._backend = conversation.backend
         self._statements: dict[bytes, Prepared] = {}
-        self._portals: dict[bytes, LakePortal | HookPortal] = {}
+        self._portals: dict[bytes, LakePortal | HookPortal | WritePortal] = {}
         self._cycle = 0
         self._switches = 0
         self._last_bound: Prepared | None = None
@@ -122,10 +146,10 @@ class ExtendedQueries:
         backend, cycle = self._backend, self._cycle
         self._cycle += 1
         self._has_bound = False
-        if not backend.endings.waiting:
+        if not backend.endings.waiting and not backend.own_block:
             backend.send(Step.SYNC, message.raw, then=lambda: self._end_portals(cycle))
             return
-        await backend.sync()
+        await self._conversation.end_transaction()
         await backend.endings.run_due()
         self._end_portals(cycle)
         self._conversation.client.write(responses.ready_for_query(backend.ready_status))
@@ -226,6 +250,8 @@ class ExtendedQueries:
             self._bind_lake(message, statement, statement.action)
             return
         self._portals.pop(portal, None)
+        if statement is not None and isinstance(statement.action, WriteLake):
+            self._portals[portal] = WritePortal(statement.action, portal, self._cycle)
         if statement is not None and _has_hooks(statement.action):
             await self._bind_hooks(portal, statement)
         self._backend.send(Step.BIND, message.raw)
@@ -309,6 +335,9 @@ class ExtendedQueries:
         if isinstance(portal, HookPortal):
             await self._execute_with_hooks(portal, message)
             return
+        if isinstance(portal, WritePortal):
+            await self._execute_write(portal, execute.max_rows)
+            return
         self._backend.executed = True
         self._backend.send(Step.EXECUTE, message.raw)
 
@@ -321,6 +350,28 @@ class ExtendedQueries:
         exchange = self._backend.ask([(Step.EXECUTE, message.raw)], _SUSPENDABLE)
         await exchange.wait()
         await run_after(self._conversation, portal.relay, exchange)
+
+    async def _execute_write(self, portal: WritePortal, max_rows: int) -> None:
+        conversation, backend = self._conversation, self._backend
+        await conversation.settled()
+        if portal.rows is None:
+
+            async def execute() -> Exchange:
+                exchange = backend.ask([(Step.EXECUTE, requests.execute(portal.name))])
+                await exchange.wait()
+                return exchange
+
+            answer = await conversation.write(portal.write, execute)
+            kept = answer.kept
+            portal.rows = [each.raw for each in kept if each.kind == responses.DATA_ROW]
+            portal.completion = b"".join(
+                each.raw for each in kept if each.kind == responses.COMMAND_COMPLETE
+            )
+        start, left = portal.at, len(portal.rows) - portal.at
+        portal.at += min(left, max_rows) if max_rows else left
+        conversation.client.write(b"".join(portal.rows[start : portal.at]))
+        suspended = max_rows and portal.at - start == max_rows
+        conversation.client.write(responses.portal_suspended() if suspended else portal.completion)
 
     async def _execute_on_lake(self, portal: LakePortal, max_rows: int) -> None:
         conversation = self._conversation

@@ -24,6 +24,7 @@ from penstock.frontdoor.cancel import CancelKeys
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting, negotiate, tls_context
 from penstock.frontdoor.session import Services, Session
+from penstock.frontdoor.writing import LakeWriter
 from penstock.wire import responses
 from penstock.wire.startup import CancelKey, cancel_request
 from penstock.wire.state import ConnectionState
@@ -46,11 +47,16 @@ class FrontDoor:
     """Accepts clients and serves each with a session of its own."""
 
     def __init__(
-        self, settings: Settings, control: ControlAddress, router: Router, queries: LakeQueries
+        self,
+        settings: Settings,
+        control: ControlAddress,
+        router: Router,
+        queries: LakeQueries,
+        writer: LakeWriter | None = None,
     ) -> None:
         self._settings = settings
         self._control = control
-        self._services = Services(router, queries, CancelKeys())
+        self._services = Services(router, queries, CancelKeys(), writer)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._newcomers: dict[Link, None] = {}

@@ -79,11 +79,18 @@ class PlanRelation:
 
 @dataclass(frozen=True)
 class Plan:
-    """The relations of a plan; ``targets`` are those that ModifyTable nodes write."""
+    """The relations of a plan.
+
+    ``targets`` are those that ModifyTable nodes write, ``reads`` what other nodes name; a relation
+    may be among both.  ``only_inserts``: no ModifyTable node does anything but insert
+    rows, each of them or none.
+    """
 
     relations: tuple[PlanRelation, ...]
     targets: tuple[PlanRelation, ...]
     locks_rows: bool
+    reads: tuple[PlanRelation, ...] = ()
+    only_inserts: bool = False
 
     def of_kind(self, kind: RelationKind) -> list[PlanRelation]:
         """The relations of a kind, written ones too."""
@@ -105,16 +112,25 @@ async def explain(backend: Backend, command: Command, parameter_oids: Sequence[i
     check_plan(text, any(token.name == "set_config" for token in command.tokens))
     names: dict[tuple[str, str], None] = {}
     targets: set[tuple[str, str]] = set()
-    locks_rows = False
+    reads: set[tuple[str, str]] = set()
+    locks_rows, only_inserts = False, True
     for node in _nodes(json.loads(text)):
         locks_rows = locks_rows or node.get("Node Type") == "LockRows"
+        if node.get("Operation", "Insert") != "Insert" or "Conflict Resolution" in node:
+            only_inserts = False
         if "Relation Name" in node:
             name = (node["Schema"], node["Relation Name"])
             names[name] = None
-            if node.get("Node Type") == "ModifyTable":
-                targets.add(name)
+            is_target = node.get("Node Type") == "ModifyTable"
+            (targets if is_target else reads).add(name)
     found = await _relations(backend, list(names))
-    return Plan(tuple(found.values()), tuple(found[name] for name in sorted(targets)), locks_rows)
+    return Plan(
+        tuple(found.values()),
+        tuple(found[name] for name in sorted(targets)),
+        locks_rows,
+        tuple(found[name] for name in sorted(reads)),
+        only_inserts,
+    )
 
 
 async def named_relations(backend: Backend, texts: Sequence[str]) -> list[PlanRelation]:

@@ -137,7 +137,7 @@ class Reconciler:
                 self._spark.own_session(),
                 table,
                 changed[table.relid].definition,
-                _status_from(backend),
+                status_from(backend),
                 metadata,
             )
             if version is not None:
@@ -232,7 +232,7 @@ def full_xid(short: int, current: int) -> str:
     return str(full if full >= current else full + 2**32)
 
 
-def _status_from(backend: Backend) -> Callable[[str], str | None]:
+def status_from(backend: Backend) -> Callable[[str], str | None]:
     """pg_xact_status for the thread that settles, asked in the client's session.
 
     The table is locked, so what is in progress and ahead can only be this transaction's own

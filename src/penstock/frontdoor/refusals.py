@@ -7,7 +7,7 @@ Every error here is 0A000 but those on what belongs to the node, which are 42501
 from __future__ import annotations
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
-from penstock.frontdoor.actions import Relay
+from penstock.frontdoor.actions import Relay, WriteLake
 from penstock.frontdoor.plans import Plan, PlanRelation, refuse_foreign
 from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
@@ -15,28 +15,52 @@ from penstock.sql.commands_table import EXTENSIONS, HINTS
 _NODE_SCHEMA = "penstock"
 
 
-def judge_writing(plan: Plan) -> Relay:
-    """A statement that writes: relayed when it touches temporary tables only."""
-    for target in plan.targets:
-        if target.kind == "lake":
-            raise FeatureNotSupportedError(
-                "writing to lake tables is not supported yet",
-                detail=f"{target} is a table of the lake.",
-                hint="Until then the lake's tables are written by subscriptions.",
-            )
+def judge_writing(plan: Plan, command: Command) -> Relay | WriteLake:
+    """A statement that writes: temporary tables only, or rows that are new into lake tables only.
+
+    PostgreSQL computes the new rows, so what it must read for them may not be in the lake.
+    """
+    lake = [target for target in plan.targets if target.kind == "lake"]
+    if lake:
+        return _judge_insert(plan, lake, command)
     refuse_foreign(plan.relations)
     for target in plan.targets:
         if target.kind != "temporary":
             raise read_only(target)
-    refuse_lake(plan, "a statement that writes temporary tables")
+    refuse_lake(plan, command, "a statement that writes temporary tables")
     return Relay()
 
 
-def refuse_lake(plan: Plan, where: str) -> None:
+def _judge_insert(plan: Plan, lake: list[PlanRelation], command: Command) -> WriteLake:
+    if not plan.only_inserts:
+        raise _not_yet("changing rows of lake tables", lake[0], "Only INSERT is supported.")
+    refuse_foreign(plan.relations)
+    if len(lake) < len(plan.targets):
+        raise _not_yet("writing lake tables together with others", lake[0])
+    for relation in plan.reads:
+        if relation.kind == "lake":
+            raise _not_yet("writing lake tables from lake tables", relation)
+    if plan.locks_rows:
+        raise _not_yet("writing lake tables with FOR UPDATE or FOR SHARE", lake[0])
+    if any(token.name == "set_config" for token in command.tokens):
+        raise _not_yet("set_config in a statement that writes lake tables", lake[0])
+    for target in lake:
+        refuse_row_security(target, uses_view=False)
+    return WriteLake(command.sql, tuple(target.oid for target in lake))
+
+
+def _not_yet(what: str, relation: PlanRelation, hint: str | None = None) -> PenstockError:
+    return FeatureNotSupportedError(
+        f"{what} is not supported yet", detail=f"{relation} is a table of the lake.", hint=hint
+    )
+
+
+def refuse_lake(plan: Plan, command: Command, where: str) -> None:
     """Refuse a plan that reads lake tables, or writes what is not temporary."""
     refuse_foreign(plan.relations)
-    if plan.targets and any(target.kind != "temporary" for target in plan.targets):
-        judge_writing(plan)
+    writes = any(target.kind != "temporary" for target in plan.targets)
+    if writes and isinstance(judge_writing(plan, command), WriteLake):
+        raise inside(command)
     lake = plan.of_kind("lake")
     if lake:
         raise FeatureNotSupportedError(

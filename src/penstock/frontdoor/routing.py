@@ -11,6 +11,7 @@ Out:  an Action; a PenstockError refuses the statement, and nothing was changed.
     is a query whose plan has lake tables only           RunOnLake
     mixes lake tables with others, or locks their rows   0A000
     writes temporary tables, reading no lake table       Relay
+    inserts into lake tables, reading no lake table      WriteLake
     writes anything else                                 0A000 (lake), 42501 (system)
     contains a query (COPY, DECLARE, PREPARE, ...)       Relay if that would be, else 0A000
     changes a definition                                 Relay, then the lake is reconciled
@@ -27,7 +28,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock.errors import FeatureNotSupportedError, SqlSyntaxError
-from penstock.frontdoor.actions import Action, Backend, Relay, RunOnLake
+from penstock.frontdoor.actions import Action, Backend, Relay, RunOnLake, WriteLake
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.plans import Plan, explain, named_relations, refuse_foreign
 from penstock.frontdoor.refusals import (
@@ -143,7 +144,7 @@ class StatementRouter:
             return Relay()
         plan = await explain(backend, command, oids)
         if plan.targets:
-            return judge_writing(plan)
+            return judge_writing(plan, command)
         lake = plan.of_kind("lake")
         refuse_foreign(plan.relations)
         if not lake:
@@ -175,7 +176,7 @@ class StatementRouter:
                 await self._prepared(backend, executed)
                 return Relay()
         if command.name in ("CREATE TABLE AS", "SELECT INTO", "DECLARE"):
-            refuse_lake(await explain(backend, command, oids), command.name)
+            refuse_lake(await explain(backend, command, oids), command, command.name)
             return Relay()
         inner = inner_statement(command)
         if inner is not None:  # PREPARE, EXPLAIN
@@ -186,7 +187,7 @@ class StatementRouter:
         """Route the statement inside of another one; only what would be relayed may stay there."""
         command = await _parse(backend, sql)
         action = await self._route(backend, command, oids)
-        if isinstance(action, RunOnLake):
+        if isinstance(action, RunOnLake | WriteLake):
             raise inside(outer)
 
     async def _copy(self, backend: Backend, command: Command) -> Action:
@@ -291,14 +292,14 @@ def _depends_on_backslashes(token: Token) -> bool:
 
 
 async def _write(backend: Backend, command: Command, oids: Sequence[int]) -> Action:
-    """INSERT, UPDATE, DELETE, MERGE, TRUNCATE: temporary tables only."""
+    """INSERT into lake tables or temporary ones; UPDATE, DELETE, MERGE, TRUNCATE of the latter."""
     if command.name != "TRUNCATE":
-        return judge_writing(await explain(backend, command, oids))
+        return judge_writing(await explain(backend, command, oids), command)
     names = truncated_names(command)
     if names is None:
         raise SqlSyntaxError("cannot tell which tables TRUNCATE names")
     tables = await named_relations(backend, [_text(name) for name in names])
-    return judge_writing(Plan(tuple(tables), tuple(tables), False))
+    return judge_writing(Plan(tuple(tables), tuple(tables), False), command)
 
 
 async def _refuse_unknown(backend: Backend, command: Command) -> Action:

@@ -26,6 +26,7 @@ from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting
 from penstock.frontdoor.simple import run_simple
+from penstock.frontdoor.writing import LakeWriter
 from penstock.wire import requests, responses
 from penstock.wire.framing import AUTHENTICATING_LIMITS, CLIENT_LIMITS, Message
 from penstock.wire.startup import CancelKey
@@ -44,6 +45,7 @@ class Services:
     router: Router
     queries: LakeQueries
     keys: CancelKeys
+    writer: LakeWriter | None = None
 
 
 class Session:
@@ -64,7 +66,13 @@ class Session:
         self._backend = ControlBackend(control, self._issue_key)
         self._lake = LakeSession(services.queries, self._backend, client)
         self._conversation = Conversation(
-            client, greeting.framing, state, self._backend, services.router, self._lake
+            client,
+            greeting.framing,
+            state,
+            self._backend,
+            services.router,
+            self._lake,
+            services.writer,
         )
         self._extended = ExtendedQueries(self._conversation)
         self._pid: int | None = None

@@ -13,7 +13,7 @@ runs in one of its own, which is committed first.
 from __future__ import annotations
 
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import Relay, RunOnLake
+from penstock.frontdoor.actions import Action, Relay, RunOnLake, WriteLake
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
@@ -60,13 +60,13 @@ def must_be_alone(sql: str) -> bool:
     return words in _ALONE or words[:1] in _ALONE
 
 
-async def carry_out(
-    conversation: Conversation, action: Relay | RunOnLake, sql: str, start: int = 0
-) -> None:
+async def carry_out(conversation: Conversation, action: Action, sql: str, start: int = 0) -> None:
     """Carry out one statement that stands ``start`` characters into the client's text."""
     try:
         if isinstance(action, RunOnLake):
             await _run_on_lake(conversation, action, sql)
+        elif isinstance(action, WriteLake):
+            await _write_lake(conversation, action, sql)
         else:
             await _relay(conversation, action, sql)
     except responses.ServerError as error:
@@ -159,6 +159,27 @@ async def _relay(conversation: Conversation, relay: Relay, sql: str) -> None:
     await exchange.wait()
     backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
     await run_after(conversation, relay, exchange)
+
+
+async def _write_lake(conversation: Conversation, write: WriteLake, sql: str) -> None:
+    backend = conversation.backend
+
+    async def execute() -> Exchange:
+        exchange = backend.ask(
+            [
+                (Step.PARSE, requests.parse(_NO_NAME, conversation.raw(sql))),
+                (Step.BIND, requests.bind(_NO_NAME, _NO_NAME)),
+                (Step.DESCRIBE, requests.describe(requests.PORTAL, _NO_NAME)),
+                (Step.EXECUTE, requests.execute(_NO_NAME)),
+            ]
+        )
+        await exchange.wait()
+        return exchange
+
+    answer = await conversation.write(write, execute)
+    backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
+    told = (responses.ROW_DESCRIPTION, responses.DATA_ROW, responses.COMMAND_COMPLETE)
+    conversation.client.write(b"".join(each.raw for each in answer.kept if each.kind in told))
 
 
 async def _run_on_lake(conversation: Conversation, query: RunOnLake, sql: str) -> None:

@@ -142,12 +142,19 @@ def parse(name: bytes, sql: bytes, oids: Sequence[int] = ()) -> bytes:
     return _message(PARSE, name + b"\0" + sql + b"\0" + types)
 
 
-def bind(portal: bytes, statement: bytes, values: Sequence[bytes | None] = ()) -> bytes:
-    """A Bind with parameters and results in text format."""
+def bind(
+    portal: bytes,
+    statement: bytes,
+    values: Sequence[bytes | None] = (),
+    *,
+    binary_results: bool = False,
+) -> bytes:
+    """A Bind with parameters in text format, and results in text or in binary format."""
     parts = [portal, b"\0", statement, b"\0\0\0", len(values).to_bytes(2, "big")]
     for value in values:
         parts += [b"\xff\xff\xff\xff"] if value is None else [len(value).to_bytes(4, "big"), value]
-    return _message(BIND, b"".join([*parts, b"\0\0"]))
+    formats = b"\0\1\0\1" if binary_results else b"\0\0"
+    return _message(BIND, b"".join([*parts, formats]))
 
 
 def describe(kind: int, name: bytes) -> bytes:

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements that write lake tables: PostgreSQL computes the rows, and the lake keeps them.
+
+In:   a statement that the router found to insert into lake tables, in the client's own session.
+Out:  PostgreSQL's own answer to it, and new Delta versions in the client's transaction.
+
+The relation in the control database is empty.  So the statement is run there as it is, and what it
+has put in is all that is there: defaults, casts, sequences, generated columns, NOT NULL, CHECK,
+partitions, RETURNING and the command tag are PostgreSQL's.
+
+    1  the relations are locked, and their rows in table_version; the leaves' definitions are read
+    2  SAVEPOINT, the client's statement, its rows read through a cursor, ROLLBACK TO SAVEPOINT:
+       the relation is empty again, and sequences have advanced
+    3  for each leaf with rows: the head is settled, keys are looked for, files written, one Delta
+       commit                                                                 heads ahead
+    4  table_version (without a sole writer), table_column, the commit record
+    5  the client's COMMIT, or that of the implicit transaction               everything
+
+A head that is ahead after an abort, or after a rollback to a savepoint, is restored by the next
+writer; the Delta commit carries the subtransaction's xid (see reconcile.py, which does the same).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.change.relation import LakeColumn, LakeTable
+from penstock.client.copy import text_form
+from penstock.control.address import ControlAddress
+from penstock.control.commits import commit_metadata, commit_record, flush_wal, moved_table
+from penstock.control.connect import connect
+from penstock.control.guard import HIDE_PARAMETERS, NODE_AND_XID, Call, Guard
+from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.failpoints import Failpoint, reach
+from penstock.frontdoor.actions import Row, WriteLake
+from penstock.frontdoor.backend import ControlBackend
+from penstock.frontdoor.blocks import open_block, own_command
+from penstock.frontdoor.exchange import Exchange
+from penstock.frontdoor.reconcile import full_xid, status_from
+from penstock.lake.inserts import DuplicateKeyError, Inserted, UniqueIndex, insert_rows
+from penstock.lake.session import Spark
+from penstock.names import quote_pg, quote_pg_qualified
+from penstock.pgoutput.data_rows import is_binary, read_rows
+from penstock.wire.responses import ServerError
+from penstock.wire.rows_text import text_column
+
+Execute = Callable[[], Awaitable[Exchange]]
+"""Runs the client's statement on its connection, and keeps all that it answers."""
+
+SAVEPOINT = "penstock_write"
+
+FETCH_BYTES = 32 * 1024 * 1024
+"""About so many bytes of rows are fetched together."""
+
+FIRST_FETCH = 2000
+"""Rows of the first fetch, before it is known how large they are."""
+
+_READ_ONLY = "SELECT pg_catalog.current_setting('transaction_read_only')"
+_STYLES = """
+SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
+    ('DateStyle', 'ISO, MDY'), ('TimeZone', 'UTC'), ('IntervalStyle', 'postgres'),
+    ('bytea_output', 'hex'), ('extra_float_digits', '1')) AS s (name, value)"""
+"""Texts of values as the lake keeps them; the rollback to the savepoint takes it back."""
+_ENCODING = "SELECT pg_catalog.set_config('client_encoding', $1, true)"
+_ROW_XID = "SELECT xmin::pg_catalog.text FROM penstock.table_version WHERE relid = $1::oid"
+_MAY_READ = """
+SELECT pg_catalog.bool_and(pg_catalog.has_column_privilege($1::oid, name, 'SELECT')),
+    pg_catalog.string_agg(pg_catalog.quote_ident(name), ', ' ORDER BY place)
+FROM pg_catalog.json_array_elements_text($2::json) WITH ORDINALITY AS c (name, place)"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table with rows of its own that a statement may insert into.
+
+    ``obstacle`` is what the lake could not keep of its definition.
+    """
+
+    table: LakeTable
+    uniques: tuple[UniqueIndex, ...]
+    obstacle: str | None
+
+    @property
+    def name(self) -> str:
+        """The qualified name, for errors."""
+        return f"{self.table.schema}.{self.table.name}"
+
+    @property
+    def selection(self) -> str:
+        """The statement that reads the rows in the control database's relation."""
+        items = []
+        for column in self.table.columns:
+            name = quote_pg(column.name)
+            binary = is_binary(column.type_oid)
+            items.append(name if binary else f"({text_form(column.type_oid, name)})")
+        source = quote_pg_qualified(self.table.schema, self.table.name)
+        return f"SELECT {', '.join(items)} FROM ONLY {source}"
+
+
+class LakeWriter:
+    """Carries out statements that write the lake; one serves all sessions of a node."""
+
+    def __init__(
+        self, spark: Spark, guard: Guard, control: ControlAddress, lake_root: Path
+    ) -> None:
+        self._spark = spark
+        self._guard = guard
+        self._control = control
+        self._lake_root = lake_root
+
+    async def run(self, backend: ControlBackend, write: WriteLake, execute: Execute) -> Exchange:
+        """Carry out one statement; the answer to it, which may be told when this returns.
+
+        The session is settled.  An error is the statement's.  FeatureNotSupportedError (0A000) for
+        a table with constraints that the lake cannot keep; 23505 for a key that the lake has;
+        ConcurrentWriteError (40001) when another program has just written the table.
+        """
+        backend.executed = True
+        held, backend.hold_open = backend.hold_open, True
+        try:
+            return await self._run(backend, write, execute)
+        finally:
+            backend.hold_open = held
+
+    async def _run(self, backend: ControlBackend, write: WriteLake, execute: Execute) -> Exchange:
+        await open_block(backend)
+        if await backend.query(_READ_ONLY) == [("on",)]:
+            return await execute()  # PostgreSQL's error
+        await _call(backend, HIDE_PARAMETERS)
+        targets = await self._lock(backend, write.relids)
+        await own_command(backend, f"SAVEPOINT {SAVEPOINT}")
+        answer = await execute()
+        await backend.query(_STYLES)
+        written = [await self._written(backend, target) for target in targets]
+        await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        await own_command(backend, f"RELEASE SAVEPOINT {SAVEPOINT}")
+        await self._keep(backend, list(zip(targets, written, strict=True)))
+        return answer
+
+    async def _lock(self, backend: ControlBackend, relids: Sequence[int]) -> list[Target]:
+        try:
+            ((text,),) = await _call(backend, self._guard.lock_for_write(relids))
+        except ServerError as error:
+            error.fields.pop("W", None)  # it would tell of our function
+            raise
+        targets = [self._target(entry) for entry in json.loads(text or "[]")]
+        for target in targets:
+            if target.obstacle is not None:
+                raise FeatureNotSupportedError(
+                    f'writing to lake table "{target.name}" is not supported yet',
+                    detail=f"It has {target.obstacle}, which the lake does not check.",
+                )
+        return targets
+
+    def _target(self, entry: dict[str, Any]) -> Target:
+        index, key = entry["key"] or (None, ())
+        table = LakeTable(
+            relid=entry["relid"],
+            schema=entry["schema"],
+            name=entry["name"],
+            kind="r",
+            identity=entry["identity"],
+            columns=tuple(LakeColumn(*column) for column in entry["columns"] or ()),
+            key=tuple(key),
+            location=str(self._lake_root / entry["location"]),
+            version=entry["version"],
+            sole_writer=None,
+            key_index=index,
+        )
+        uniques = tuple(
+            UniqueIndex(name, tuple(columns or ()), distinct)
+            for name, columns, distinct in entry["uniques"] or ()
+        )
+        return Target(table, uniques, entry["obstacle"])
+
+    async def _written(self, backend: ControlBackend, target: Target) -> pa.Table:
+        """The rows that the statement has put into a relation."""
+        encoding = backend.client_encoding
+        await _call(backend, self._guard.open_written_rows(target.selection))
+        if encoding != "UTF8":
+            await backend.query(_ENCODING, ["UTF8"])
+        parts: list[pa.Table] = []
+        count = FIRST_FETCH
+        while blocks := await backend.binary_rows(f"FETCH FORWARD {count} FROM penstock_written"):
+            columns = target.table.columns
+            rows = await asyncio.to_thread(read_rows, blocks, columns, target.name)
+            parts.append(rows)
+            if rows.num_rows < count:
+                break
+            size = sum(map(len, blocks)) / rows.num_rows
+            count = max(1, int(FETCH_BYTES / size))
+        await backend.query("CLOSE penstock_written")
+        if encoding != "UTF8":
+            await backend.query(_ENCODING, [encoding])
+        return pa.concat_tables(parts) if parts else read_rows([], target.table.columns, "")
+
+    async def _keep(
+        self, backend: ControlBackend, written: Sequence[tuple[Target, pa.Table]]
+    ) -> None:
+        """Bring the rows into the lake, in the client's transaction."""
+        moved = []
+        ((node, xid),) = await _call(backend, NODE_AND_XID)
+        for target, rows in written:
+            if rows.num_rows:
+                done = await self._insert(backend, target, rows, node or "", xid or "")
+                ranges = [(done.first, done.version)]
+                moved.append(moved_table(target.table, done.version, ranges, "append"))
+        if moved:
+            record = commit_record(node or "", xid or "", "sql", None, moved)
+            await _call(backend, self._guard.emit_commit(record))
+            reach(Failpoint.WRITE_BEFORE_COMMIT)
+
+    async def _insert(
+        self, backend: ControlBackend, target: Target, rows: pa.Table, node: str, xid: str
+    ) -> Inserted:
+        table = target.table
+        # It moves nothing, but the row's xmin is now this subtransaction's xid.
+        await _call(backend, self._guard.set_table_version(table.relid, table.version))
+        ((row_xid,),) = await backend.query(_ROW_XID, [str(table.relid)])
+        if await _call(backend, self._guard.make_xid_durable()) != [("t",)]:
+            await asyncio.to_thread(self._flush)
+        try:
+            done = await asyncio.to_thread(
+                insert_rows,
+                self._spark.own_session(),
+                table,
+                target.uniques,
+                rows,
+                status_from(backend),
+                commit_metadata(node, full_xid(int(row_xid or 0), int(xid)), "sql"),
+            )
+        except DuplicateKeyError as error:
+            raise await _unique_violation(backend, target, error) from None
+        await _call(backend, self._guard.set_table_version(table.relid, done.version))
+        if done.created:
+            await _call(backend, self._guard.set_table_columns(table.relid))
+        return done
+
+    def _flush(self) -> None:
+        with connect(self._control, application_name="penstock flush") as conn:
+            flush_wal(conn)
+
+
+async def _call(backend: ControlBackend, call: Call) -> list[Row]:
+    return await backend.query(call.sql, call.parameters)
+
+
+async def _unique_violation(
+    backend: ControlBackend, target: Target, found: DuplicateKeyError
+) -> PenstockError:
+    """PostgreSQL's error (_bt_check_unique); who may not read the key is not shown it."""
+    names, table = found.key.column_names, target.table
+    fields = {
+        "S": "ERROR",
+        "V": "ERROR",
+        "C": "23505",
+        "M": f'duplicate key value violates unique constraint "{found.index.name}"',
+    }
+    ((may_read, columns),) = await backend.query(_MAY_READ, [str(table.relid), json.dumps(names)])
+    if may_read == "t":
+        zone = backend.parameters.get("TimeZone", "UTC")
+        texts = [text_column(column.combine_chunks(), zone) for column in found.key.columns]
+        values = [text.to_pylist()[0] for text in texts]
+        shown = ", ".join("null" if value is None else value.decode() for value in values)
+        fields["D"] = f"Key ({columns})=({shown}) already exists."
+    return ServerError(fields | {"s": table.schema, "t": table.name, "n": found.index.name})
