@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 while a client's statement writes the lake: nothing of it is ever seen."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from penstock.failpoints import Failpoint
+from tests.support.node import Node
+
+
+def test_kill_between_delta_and_commit(fault_node: Node) -> None:
+    """A statement whose Delta commit is done and whose transaction is not leaves no trace.
+
+    The first one dies with a new Delta table, the second one with everything but its COMMIT.
+    """
+    node = fault_node
+    if node.running:
+        node.kill()
+    node.start(Failpoint.WRITE_DELTA_COMMITTED)
+    node.psql("CREATE TABLE kw (id int PRIMARY KEY, s serial)")
+    for failpoint in (Failpoint.WRITE_BEFORE_COMMIT, None):
+        with pytest.raises(psycopg.OperationalError), node.connect() as conn:
+            conn.execute("INSERT INTO kw VALUES (1), (2)")
+        assert node.wait_for_death() == -9
+        node.start(failpoint)
+        assert node.psql("SELECT count(*) FROM kw") == "0"
+    node.psql("INSERT INTO kw VALUES (1)")
+    assert node.psql("SELECT id FROM kw") == "1"
+    node.psql("DROP TABLE kw")
