@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""INSERT into lake tables: a node prints what PostgreSQL prints, and keeps what it has promised."""
+"""INSERT and COPY into lake tables: a node prints what PostgreSQL prints, and keeps its rows."""
 
 from __future__ import annotations
 
@@ -103,6 +103,66 @@ INSERT INTO few VALUES (14, 'a');
 SELECT * FROM p ORDER BY r, id;
 """
 
+COPIES = """
+CREATE TABLE c (id int PRIMARY KEY, a text DEFAULT 'd', n numeric(6,2) CHECK (n < 100), s serial);
+CREATE TABLE cp (id int, r text) PARTITION BY LIST (r);
+CREATE TABLE cpa PARTITION OF cp FOR VALUES IN ('a');
+CREATE TABLE cpb PARTITION OF cp DEFAULT;
+COPY c (id, a, n) FROM STDIN;
+1	tab\\tbed	1.5
+2	\\N	2
+\\.
+COPY c (id, n) FROM STDIN (FORMAT csv, HEADER match);
+id,n
+3,"3.25"
+4,
+\\.
+COPY c (id, a) FROM STDIN;
+9	new
+1	old
+\\.
+COPY c (id, a) FROM STDIN;
+9	new
+9	again
+\\.
+COPY c (id, n) FROM STDIN;
+9	1
+10	abc
+\\.
+COPY c (id, n) FROM STDIN;
+9	1000
+\\.
+COPY c (id, a) FROM STDIN;
+9
+\\.
+COPY nope FROM STDIN;
+COPY c (nope) FROM STDIN;
+BEGIN;
+COPY c (id) FROM STDIN WHERE id > 20;
+20
+21
+22
+\\.
+SAVEPOINT a;
+COPY c (id) FROM STDIN;
+23
+21
+\\.
+ROLLBACK TO a;
+INSERT INTO c (id) VALUES (24);
+COMMIT;
+COPY cp FROM STDIN;
+1	a
+2	b
+3	c
+\\.
+COPY c (id) FROM STDIN \\; SELECT count(*) FROM c;
+30
+\\.
+SELECT * FROM c ORDER BY id;
+SELECT * FROM cp ORDER BY id; SELECT * FROM cpb ORDER BY id;
+""".replace("\\\\", "\\")
+
 REFUSED = {
     "UPDATE {0}.t SET a = 'y'": "changing rows of lake tables",
     "DELETE FROM {0}.t": "changing rows of lake tables",
@@ -116,11 +176,16 @@ REFUSED = {
     "INSERT INTO {0}.l VALUES (1, 1)": "unique index",
     "INSERT INTO {0}.t SELECT set_config('a.b', '1', false)::int": "set_config",
     "EXPLAIN INSERT INTO {0}.t VALUES (1)": "EXPLAIN",
+    "COPY {0}.t TO STDOUT": "COPY of lake tables",
+    "COPY {0}.t FROM '/nowhere'": "COPY into lake tables",
+    "COPY {0}.f FROM STDIN": "foreign key",
     "PREPARE s AS INSERT INTO {0}.t VALUES (1)": "PREPARE",
 }
 
 
-@pytest.mark.parametrize("script", [ROWS, BLOCKS, PARTS], ids=["rows", "blocks", "parts"])
+@pytest.mark.parametrize(
+    "script", [ROWS, BLOCKS, PARTS, COPIES], ids=["rows", "blocks", "parts", "copies"]
+)
 def test_a_node_prints_what_postgresql_prints(
     node: Node, publisher_db: Database, script: str, request: pytest.FixtureRequest
 ) -> None:
@@ -164,6 +229,37 @@ def test_drivers_insert_with_parameters(node: Node, publisher_db: Database) -> N
         return seen
 
     _both(node, publisher_db, work)
+
+
+def test_drivers_copy(node: Node, publisher_db: Database) -> None:
+    """Binary rows, a client that gives up in the middle, and many rows at once."""
+
+    def work(conn: psycopg.Connection[Any]) -> list[object]:
+        conn.execute("CREATE SCHEMA ins_copy")
+        conn.execute("CREATE TABLE ins_copy.t (id int PRIMARY KEY, a text)")
+        copy = "COPY ins_copy.t FROM STDIN"
+        with conn.cursor() as cursor:
+            with cursor.copy(f"{copy} (FORMAT binary)") as rows:
+                rows.set_types(["int4", "text"])
+                rows.write_row((1, "one"))
+                rows.write_row((2, None))
+            with pytest.raises(ZeroDivisionError), cursor.copy(copy) as rows:
+                rows.write_row((3, "three"))
+                raise ZeroDivisionError
+            with cursor.copy(copy) as rows:
+                rows.write("".join(f"{n}\t{'x' * (n % 50)}\n" for n in range(10, 25_000)))
+        sums = "SELECT count(*), sum(id), sum(length(a)), min(a) FROM ins_copy.t"
+        return [conn.execute(sums).fetchall()]
+
+    _both(node, publisher_db, work)
+    with node.connect() as conn:
+        empty = "SELECT pg_relation_size('ins_copy.t') = 0"
+        wait_until(lambda: conn.execute(empty).fetchall() == [(True,)], 60, "the rows to be gone")
+        conn.execute("CREATE ROLE ins_copier")
+        conn.execute("GRANT USAGE ON SCHEMA ins_copy TO ins_copier")
+        conn.execute("SET ROLE ins_copier")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute("COPY ins_copy.t FROM STDIN")
 
 
 def test_what_is_not_supported_is_refused(node: Node) -> None:

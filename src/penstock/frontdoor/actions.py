@@ -70,11 +70,12 @@ class WriteLake:
     """The control database computes the statement's rows, and they go to the lake.
 
     ``relids`` are the relations that it inserts into, each a table of the lake or a partitioned
-    one.
+    one.  ``reads_client``: it is a COPY FROM STDIN.
     """
 
     sql: str
     relids: tuple[int, ...]
+    reads_client: bool = False
 
 
 Action = Relay | RunOnLake | WriteLake

@@ -7,12 +7,14 @@ Every error here is 0A000 but those on what belongs to the node, which are 42501
 from __future__ import annotations
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
-from penstock.frontdoor.actions import Relay, WriteLake
+from penstock.frontdoor.actions import Backend, Relay, WriteLake
 from penstock.frontdoor.plans import Plan, PlanRelation, refuse_foreign
 from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
 
 _NODE_SCHEMA = "penstock"
+
+_MAY_INSERT = "SELECT pg_catalog.has_any_column_privilege($1::pg_catalog.oid, 'INSERT')"
 
 
 def judge_writing(plan: Plan, command: Command) -> Relay | WriteLake:
@@ -47,6 +49,14 @@ def _judge_insert(plan: Plan, lake: list[PlanRelation], command: Command) -> Wri
     for target in lake:
         refuse_row_security(target, uses_view=False)
     return WriteLake(command.sql, tuple(target.oid for target in lake))
+
+
+async def judge_copy(backend: Backend, command: Command, relation: PlanRelation) -> WriteLake:
+    """COPY FROM STDIN into a lake table; 42501 for who may insert into none of its columns."""
+    refuse_row_security(relation, uses_view=False)
+    if await backend.query(_MAY_INSERT, [str(relation.oid)]) != [("t",)]:
+        raise PenstockError(f"permission denied for table {relation.name}", sqlstate="42501")
+    return WriteLake(command.sql, (relation.oid,), reads_client=True)
 
 
 def _not_yet(what: str, relation: PlanRelation, hint: str | None = None) -> PenstockError:

@@ -34,6 +34,7 @@ from penstock.frontdoor.plans import Plan, explain, named_relations, refuse_fore
 from penstock.frontdoor.refusals import (
     inside,
     is_type_of_values,
+    judge_copy,
     judge_writing,
     mixed,
     read_only,
@@ -202,9 +203,12 @@ class StatementRouter:
         reads_client = behind[:1] == ["from"]
         for relation in await named_relations(backend, [_text(name)]):
             if relation.kind == "lake":
+                if behind[:2] == ["from", "stdin"]:
+                    return await judge_copy(backend, command, relation)
                 raise FeatureNotSupportedError(
                     f"COPY {'into' if reads_client else 'of'} lake tables is not supported yet",
                     detail=f"{relation} is a table of the lake.",
+                    hint="COPY ... FROM STDIN is, and psql's \\copy." if reads_client else None,
                 )
             refuse_foreign([relation])
             if reads_client and relation.kind != "temporary":

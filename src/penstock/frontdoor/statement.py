@@ -45,6 +45,8 @@ _ALONE = (
 
 _NO_NAME = b""
 
+_COPY_IN = frozenset({responses.COPY_IN})
+
 _MISSING_VALUES = "bind message supplies 0 parameters"
 
 
@@ -171,8 +173,11 @@ async def _write_lake(conversation: Conversation, write: WriteLake, sql: str) ->
                 (Step.BIND, requests.bind(_NO_NAME, _NO_NAME)),
                 (Step.DESCRIBE, requests.describe(requests.PORTAL, _NO_NAME)),
                 (Step.EXECUTE, requests.execute(_NO_NAME)),
-            ]
+            ],
+            pass_on=_COPY_IN,
         )
+        if write.reads_client:
+            await conversation.feed_copy(exchange)
         await exchange.wait()
         return exchange
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statements that write lake tables: PostgreSQL computes the rows, and the lake keeps them.
 
-In:   a statement that the router found to insert into lake tables, in the client's own session.
+In:   a statement that the router found to insert into lake tables, in the client's own session; a
+      COPY FROM STDIN takes the client's rows meanwhile.
 Out:  PostgreSQL's own answer to it, and new Delta versions in the client's transaction.
 
 The relation in the control database is empty.  So the statement is run there as it is, and what it
@@ -24,11 +25,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 
 from penstock.change.relation import LakeColumn, LakeTable
@@ -51,6 +55,8 @@ from penstock.pgoutput.data_rows import is_binary, read_rows
 from penstock.wire.responses import ServerError
 from penstock.wire.rows_text import text_column
 
+log = logging.getLogger(__name__)
+
 Execute = Callable[[], Awaitable[Exchange]]
 """Runs the client's statement on its connection, and keeps all that it answers."""
 
@@ -61,6 +67,9 @@ FETCH_BYTES = 32 * 1024 * 1024
 
 FIRST_FETCH = 2000
 """Rows of the first fetch, before it is known how large they are."""
+
+VACUUM_ROWS = 10_000
+"""Rolled back rows in a relation that do not wait for autovacuum: statements read past them."""
 
 _READ_ONLY = "SELECT pg_catalog.current_setting('transaction_read_only')"
 _STYLES = """
@@ -114,6 +123,7 @@ class LakeWriter:
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
+        self._vacuuming: set[asyncio.Task[None]] = set()
 
     async def run(self, backend: ControlBackend, write: WriteLake, execute: Execute) -> Exchange:
         """Carry out one statement; the answer to it, which may be told when this returns.
@@ -141,6 +151,9 @@ class LakeWriter:
         written = [await self._written(backend, target) for target in targets]
         await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         await own_command(backend, f"RELEASE SAVEPOINT {SAVEPOINT}")
+        for target, rows in zip(targets, written, strict=True):
+            if rows.num_rows >= VACUUM_ROWS:
+                backend.endings.add(partial(self._vacuum, target.table))
         await self._keep(backend, list(zip(targets, written, strict=True)))
         return answer
 
@@ -242,6 +255,20 @@ class LakeWriter:
         if done.created:
             await _call(backend, self._guard.set_table_columns(table.relid))
         return done
+
+    async def _vacuum(self, table: LakeTable, _committed: bool) -> None:
+        """Take many rolled back rows out of a relation; nobody waits for it."""
+        task = asyncio.create_task(asyncio.to_thread(self._vacuum_in_thread, table))
+        self._vacuuming.add(task)
+        task.add_done_callback(self._vacuuming.discard)
+
+    def _vacuum_in_thread(self, table: LakeTable) -> None:
+        name = quote_pg_qualified(table.schema, table.name)
+        try:
+            with connect(self._control, application_name="penstock vacuum") as conn:
+                conn.execute(f"VACUUM {name}".encode())
+        except (psycopg.Error, PenstockError) as error:  # autovacuum does it later
+            log.info("relation %s is not vacuumed now: %s", name, error)
 
     def _flush(self) -> None:
         with connect(self._control, application_name="penstock flush") as conn:
