@@ -65,6 +65,13 @@ class Guard:
         """Open the cursor ``penstock_written`` on a query, with the owner's rights."""
         return Call("SELECT penstock.open_written_rows($1, $2)", (self.secret, query))
 
+    def load_rows(self, statement: str, columns: str) -> Call:
+        """Put rows into an empty relation; gives a bigint for each (schema/090_writes.sql)."""
+        return Call(
+            "SELECT * FROM penstock.load_rows($1, $2, $3::pg_catalog.text[])",
+            (self.secret, statement, columns),
+        )
+
     def make_xid_durable(self) -> Call:
         """Flush the transaction's xid; gives false where the server cannot (before 17)."""
         return Call("SELECT penstock.make_xid_durable($1)", (self.secret,))

@@ -69,12 +69,14 @@ class RunOnLake:
 class WriteLake:
     """The control database computes the statement's rows, and they go to the lake.
 
-    ``relids`` are the relations that it inserts into, each a table of the lake or a partitioned
-    one.  ``reads_client``: it is a COPY FROM STDIN.
+    ``relids`` are the relations that it writes, each a table of the lake or a partitioned one,
+    ``needed`` those whose rows it has to see, some of them perhaps the same.  ``reads_client``: it
+    is a COPY FROM STDIN.
     """
 
     sql: str
     relids: tuple[int, ...]
+    needed: tuple[int, ...] = ()
     reads_client: bool = False
 
 

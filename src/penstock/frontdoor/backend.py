@@ -179,10 +179,10 @@ class ControlBackend:
         rows = [message for message in exchange.kept if message.kind == responses.DATA_ROW]
         return [responses.parse_row(message, self.client_encoding) for message in rows]
 
-    async def binary_rows(self, sql: str) -> list[bytes]:
+    async def binary_rows(self, sql: str, parameters: Sequence[str | None] = ()) -> list[bytes]:
         """Run one statement of ours; its DataRow messages, values in binary, many in each block."""
         blocks: list[bytes] = []
-        await self._run(sql, (), blocks)
+        await self._run(sql, parameters, blocks)
         return blocks
 
     async def _run(

@@ -6,6 +6,8 @@ Every error here is 0A000 but those on what belongs to the node, which are 42501
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Backend, Relay, WriteLake
 from penstock.frontdoor.plans import Plan, PlanRelation, refuse_foreign
@@ -18,13 +20,10 @@ _MAY_INSERT = "SELECT pg_catalog.has_any_column_privilege($1::pg_catalog.oid, 'I
 
 
 def judge_writing(plan: Plan, command: Command) -> Relay | WriteLake:
-    """A statement that writes: temporary tables only, or rows that are new into lake tables only.
-
-    PostgreSQL computes the new rows, so what it must read for them may not be in the lake.
-    """
+    """A statement that writes: temporary tables only, or lake tables only."""
     lake = [target for target in plan.targets if target.kind == "lake"]
     if lake:
-        return _judge_insert(plan, lake, command)
+        return _judge_lake(plan, lake, command)
     refuse_foreign(plan.relations)
     for target in plan.targets:
         if target.kind != "temporary":
@@ -33,22 +32,21 @@ def judge_writing(plan: Plan, command: Command) -> Relay | WriteLake:
     return Relay()
 
 
-def _judge_insert(plan: Plan, lake: list[PlanRelation], command: Command) -> WriteLake:
-    if not plan.only_inserts:
-        raise _not_yet("changing rows of lake tables", lake[0], "Only INSERT is supported.")
+def _judge_lake(plan: Plan, lake: list[PlanRelation], command: Command) -> WriteLake:
     refuse_foreign(plan.relations)
     if len(lake) < len(plan.targets):
         raise _not_yet("writing lake tables together with others", lake[0])
-    for relation in plan.reads:
-        if relation.kind == "lake":
-            raise _not_yet("writing lake tables from lake tables", relation)
     if plan.locks_rows:
         raise _not_yet("writing lake tables with FOR UPDATE or FOR SHARE", lake[0])
     if any(token.name == "set_config" for token in command.tokens):
         raise _not_yet("set_config in a statement that writes lake tables", lake[0])
-    for target in lake:
-        refuse_row_security(target, uses_view=False)
-    return WriteLake(command.sql, tuple(target.oid for target in lake))
+    for relation in plan.of_kind("lake"):
+        refuse_row_security(relation, uses_view=False)
+    needed = {relation.oid for relation in plan.reads if relation.kind == "lake"}
+    written = [target.oid for target in lake]
+    if not plan.only_inserts:
+        needed.update(written)
+    return WriteLake(command.sql, tuple(written), tuple(sorted(needed)))
 
 
 async def judge_copy(backend: Backend, command: Command, relation: PlanRelation) -> WriteLake:
@@ -59,9 +57,18 @@ async def judge_copy(backend: Backend, command: Command, relation: PlanRelation)
     return WriteLake(command.sql, (relation.oid,), reads_client=True)
 
 
-def _not_yet(what: str, relation: PlanRelation, hint: str | None = None) -> PenstockError:
+def judge_truncate(tables: Sequence[PlanRelation], command: Command) -> Relay:
+    """TRUNCATE: of temporary tables only."""
+    for table in tables:
+        if table.kind == "lake":
+            raise _not_yet("TRUNCATE of lake tables", table)
+    judge_writing(Plan(tuple(tables), tuple(tables), False), command)
+    return Relay()
+
+
+def _not_yet(what: str, relation: PlanRelation) -> PenstockError:
     return FeatureNotSupportedError(
-        f"{what} is not supported yet", detail=f"{relation} is a table of the lake.", hint=hint
+        f"{what} is not supported yet", detail=f"{relation} is a table of the lake."
     )
 
 

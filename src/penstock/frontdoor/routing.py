@@ -30,11 +30,12 @@ from typing import Protocol
 from penstock.errors import FeatureNotSupportedError, SqlSyntaxError
 from penstock.frontdoor.actions import Action, Backend, Relay, RunOnLake, WriteLake
 from penstock.frontdoor.known_names import KnownNames
-from penstock.frontdoor.plans import Plan, explain, named_relations, refuse_foreign
+from penstock.frontdoor.plans import explain, named_relations, refuse_foreign
 from penstock.frontdoor.refusals import (
     inside,
     is_type_of_values,
     judge_copy,
+    judge_truncate,
     judge_writing,
     mixed,
     read_only,
@@ -303,7 +304,7 @@ async def _write(backend: Backend, command: Command, oids: Sequence[int]) -> Act
     if names is None:
         raise SqlSyntaxError("cannot tell which tables TRUNCATE names")
     tables = await named_relations(backend, [_text(name) for name in names])
-    return judge_writing(Plan(tuple(tables), tuple(tables), False), command)
+    return judge_truncate(tables, command)
 
 
 async def _refuse_unknown(backend: Backend, command: Command) -> Action:

@@ -30,13 +30,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 
-from penstock.change.relation import LakeColumn, LakeTable
-from penstock.client.copy import text_form
+from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
 from penstock.control.commits import commit_metadata, commit_record, flush_wal, moved_table
 from penstock.control.connect import connect
@@ -48,10 +47,13 @@ from penstock.frontdoor.backend import ControlBackend
 from penstock.frontdoor.blocks import open_block, own_command
 from penstock.frontdoor.exchange import Exchange
 from penstock.frontdoor.reconcile import full_xid, status_from
-from penstock.lake.inserts import DuplicateKeyError, Inserted, UniqueIndex, insert_rows
+from penstock.frontdoor.write_targets import CTID, Target, read_targets
+from penstock.lake.placed import Placed, placed_rows, table_size
+from penstock.lake.reading import Ints
 from penstock.lake.session import Spark
-from penstock.names import quote_pg, quote_pg_qualified
-from penstock.pgoutput.data_rows import is_binary, read_rows
+from penstock.lake.writes import Change, DuplicateKeyError, Written, write_change
+from penstock.names import quote_pg_qualified
+from penstock.pgoutput.data_rows import read_rows
 from penstock.wire.responses import ServerError
 from penstock.wire.rows_text import text_column
 
@@ -67,6 +69,10 @@ FETCH_BYTES = 32 * 1024 * 1024
 
 FIRST_FETCH = 2000
 """Rows of the first fetch, before it is known how large they are."""
+
+LOAD_ROWS = 200_000
+LOAD_BYTES = 64 * 1024 * 1024
+"""Rows, and bytes of data files, of all tables whose rows one statement has to see."""
 
 VACUUM_ROWS = 10_000
 """Rolled back rows in a relation that do not wait for autovacuum: statements read past them."""
@@ -86,31 +92,11 @@ FROM pg_catalog.json_array_elements_text($2::json) WITH ORDINALITY AS c (name, p
 
 
 @dataclass(frozen=True)
-class Target:
-    """A table with rows of its own that a statement may insert into.
+class Loaded:
+    """Rows of the lake that a relation has for a moment; ``ctids[i]`` is row i's."""
 
-    ``obstacle`` is what the lake could not keep of its definition.
-    """
-
-    table: LakeTable
-    uniques: tuple[UniqueIndex, ...]
-    obstacle: str | None
-
-    @property
-    def name(self) -> str:
-        """The qualified name, for errors."""
-        return f"{self.table.schema}.{self.table.name}"
-
-    @property
-    def selection(self) -> str:
-        """The statement that reads the rows in the control database's relation."""
-        items = []
-        for column in self.table.columns:
-            name = quote_pg(column.name)
-            binary = is_binary(column.type_oid)
-            items.append(name if binary else f"({text_form(column.type_oid, name)})")
-        source = quote_pg_qualified(self.table.schema, self.table.name)
-        return f"SELECT {', '.join(items)} FROM ONLY {source}"
+    placed: Placed
+    ctids: Ints
 
 
 class LakeWriter:
@@ -144,65 +130,98 @@ class LakeWriter:
         if await backend.query(_READ_ONLY) == [("on",)]:
             return await execute()  # PostgreSQL's error
         await _call(backend, HIDE_PARAMETERS)
-        targets = await self._lock(backend, write.relids)
+        targets = await self._lock(backend, write)
+        needed = [target for target in targets if target.part_of.intersection(write.needed)]
+        await self._check_size(needed)
         await own_command(backend, f"SAVEPOINT {SAVEPOINT}")
+        loaded = {target.table.relid: await self._load(backend, target) for target in needed}
         answer = await execute()
         await backend.query(_STYLES)
-        written = [await self._written(backend, target) for target in targets]
+        written = [target for target in targets if target.part_of.intersection(write.relids)]
+        changes = [
+            (target, await self._change(backend, target, loaded.get(target.table.relid)))
+            for target in written
+        ]
         await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         await own_command(backend, f"RELEASE SAVEPOINT {SAVEPOINT}")
-        for target, rows in zip(targets, written, strict=True):
-            if rows.num_rows >= VACUUM_ROWS:
-                backend.endings.add(partial(self._vacuum, target.table))
-        await self._keep(backend, list(zip(targets, written, strict=True)))
+        self._note_dead_rows(backend, changes, list(zip(needed, loaded.values(), strict=True)))
+        await self._keep(backend, changes)
         return answer
 
-    async def _lock(self, backend: ControlBackend, relids: Sequence[int]) -> list[Target]:
+    async def _lock(self, backend: ControlBackend, write: WriteLake) -> list[Target]:
         try:
+            relids = sorted({*write.relids, *write.needed})
             ((text,),) = await _call(backend, self._guard.lock_for_write(relids))
         except ServerError as error:
             error.fields.pop("W", None)  # it would tell of our function
             raise
-        targets = [self._target(entry) for entry in json.loads(text or "[]")]
+        targets = read_targets(json.loads(text or "[]"), self._lake_root)
         for target in targets:
-            if target.obstacle is not None:
+            obstacle = target.obstacle
+            if target.part_of.intersection(write.needed).intersection(write.relids):
+                obstacle = obstacle or target.changes_obstacle
+            if obstacle is not None:
                 raise FeatureNotSupportedError(
-                    f'writing to lake table "{target.name}" is not supported yet',
-                    detail=f"It has {target.obstacle}, which the lake does not check.",
+                    f'writing with lake table "{target.name}" is not supported yet',
+                    detail=f"It has {obstacle}, which the lake does not check.",
                 )
         return targets
 
-    def _target(self, entry: dict[str, Any]) -> Target:
-        index, key = entry["key"] or (None, ())
-        table = LakeTable(
-            relid=entry["relid"],
-            schema=entry["schema"],
-            name=entry["name"],
-            kind="r",
-            identity=entry["identity"],
-            columns=tuple(LakeColumn(*column) for column in entry["columns"] or ()),
-            key=tuple(key),
-            location=str(self._lake_root / entry["location"]),
-            version=entry["version"],
-            sole_writer=None,
-            key_index=index,
-        )
-        uniques = tuple(
-            UniqueIndex(name, tuple(columns or ()), distinct)
-            for name, columns, distinct in entry["uniques"] or ()
-        )
-        return Target(table, uniques, entry["obstacle"])
+    async def _check_size(self, needed: Sequence[Target]) -> None:
+        """Refuse a statement that would have to see more rows than PostgreSQL is given."""
+        tables = [target.table for target in needed]
+        sizes = await asyncio.to_thread(lambda: [table_size(table) for table in tables])
+        if sum(each.rows for each in sizes) > LOAD_ROWS or (
+            sum(each.size for each in sizes) > LOAD_BYTES
+        ):
+            largest = max(zip(sizes, needed, strict=True), key=lambda each: each[0].size)
+            raise FeatureNotSupportedError(
+                "changing or reading so many rows of lake tables in one statement is not"
+                " supported yet",
+                detail=f'Table "{largest[1].name}" has {largest[0].rows} rows; the tables of such a'
+                f" statement may have {LOAD_ROWS} rows in {LOAD_BYTES >> 20} MB of files.",
+                hint="INSERT of new rows and COPY have no limit.",
+            )
 
-    async def _written(self, backend: ControlBackend, target: Target) -> pa.Table:
-        """The rows that the statement has put into a relation."""
+    async def _load(self, backend: ControlBackend, target: Target) -> Loaded:
+        """Put the lake's rows into a relation."""
+        placed = await asyncio.to_thread(placed_rows, target.table)
+        if not placed.rows.num_rows:
+            return Loaded(placed, np.zeros(0, np.int64))
+        literals = await asyncio.to_thread(target.literals, placed.rows)
+        call = self._guard.load_rows(target.loading, literals)
+        try:
+            blocks = await backend.binary_rows(call.sql, call.parameters)
+        except ServerError as error:
+            for internal in ("p", "q"):
+                error.fields.pop(internal, None)
+            error.fields["W"] = f'rows of lake table "{target.name}"'
+            raise
+        ctids = await asyncio.to_thread(read_rows, blocks, [CTID], target.name)
+        return Loaded(placed, ctids.column(0).to_numpy())
+
+    async def _change(
+        self, backend: ControlBackend, target: Target, loaded: Loaded | None
+    ) -> Change:
+        """What the statement has done to a relation."""
+        rows = await self._read(backend, target)
+        ctids, rows = rows.column(0).to_numpy(), rows.select(range(1, rows.num_columns))
+        if loaded is None:
+            return Change({}, rows)
+        gone = np.flatnonzero(~np.isin(loaded.ctids, ctids))
+        new = np.flatnonzero(~np.isin(ctids, loaded.ctids))
+        return Change(loaded.placed.by_path(gone), rows.take(pa.array(new)), checked=True)
+
+    async def _read(self, backend: ControlBackend, target: Target) -> pa.Table:
+        """The rows that a relation has, and before them their ctids."""
         encoding = backend.client_encoding
         await _call(backend, self._guard.open_written_rows(target.selection))
         if encoding != "UTF8":
             await backend.query(_ENCODING, ["UTF8"])
-        parts: list[pa.Table] = []
+        columns = (CTID, *target.table.columns)
+        parts = [read_rows([], columns, target.name)]
         count = FIRST_FETCH
         while blocks := await backend.binary_rows(f"FETCH FORWARD {count} FROM penstock_written"):
-            columns = target.table.columns
             rows = await asyncio.to_thread(read_rows, blocks, columns, target.name)
             parts.append(rows)
             if rows.num_rows < count:
@@ -212,27 +231,27 @@ class LakeWriter:
         await backend.query("CLOSE penstock_written")
         if encoding != "UTF8":
             await backend.query(_ENCODING, [encoding])
-        return pa.concat_tables(parts) if parts else read_rows([], target.table.columns, "")
+        return pa.concat_tables(parts)
 
     async def _keep(
-        self, backend: ControlBackend, written: Sequence[tuple[Target, pa.Table]]
+        self, backend: ControlBackend, changes: Sequence[tuple[Target, Change]]
     ) -> None:
-        """Bring the rows into the lake, in the client's transaction."""
+        """Bring the changes into the lake, in the client's transaction."""
         moved = []
         ((node, xid),) = await _call(backend, NODE_AND_XID)
-        for target, rows in written:
-            if rows.num_rows:
-                done = await self._insert(backend, target, rows, node or "", xid or "")
+        for target, change in changes:
+            if change:
+                done = await self._write(backend, target, change, node or "", xid or "")
                 ranges = [(done.first, done.version)]
-                moved.append(moved_table(target.table, done.version, ranges, "append"))
+                moved.append(moved_table(target.table, done.version, ranges, done.kind))
         if moved:
             record = commit_record(node or "", xid or "", "sql", None, moved)
             await _call(backend, self._guard.emit_commit(record))
             reach(Failpoint.WRITE_BEFORE_COMMIT)
 
-    async def _insert(
-        self, backend: ControlBackend, target: Target, rows: pa.Table, node: str, xid: str
-    ) -> Inserted:
+    async def _write(
+        self, backend: ControlBackend, target: Target, change: Change, node: str, xid: str
+    ) -> Written:
         table = target.table
         # It moves nothing, but the row's xmin is now this subtransaction's xid.
         await _call(backend, self._guard.set_table_version(table.relid, table.version))
@@ -241,11 +260,11 @@ class LakeWriter:
             await asyncio.to_thread(self._flush)
         try:
             done = await asyncio.to_thread(
-                insert_rows,
+                write_change,
                 self._spark.own_session(),
                 table,
                 target.uniques,
-                rows,
+                change,
                 status_from(backend),
                 commit_metadata(node, full_xid(int(row_xid or 0), int(xid)), "sql"),
             )
@@ -255,6 +274,17 @@ class LakeWriter:
         if done.created:
             await _call(backend, self._guard.set_table_columns(table.relid))
         return done
+
+    def _note_dead_rows(
+        self,
+        backend: ControlBackend,
+        changes: Sequence[tuple[Target, Change]],
+        loaded: Sequence[tuple[Target, Loaded]],
+    ) -> None:
+        dead = [(target, change.rows.num_rows) for target, change in changes]
+        dead += [(target, len(each.ctids)) for target, each in loaded]
+        for target in {target for target, rows in dead if rows >= VACUUM_ROWS}:
+            backend.endings.add(partial(self._vacuum, target.table))
 
     async def _vacuum(self, table: LakeTable, _committed: bool) -> None:
         """Take many rolled back rows out of a relation; nobody waits for it."""

@@ -40,10 +40,17 @@ BEGIN ATOMIC
     SELECT json_build_object(
         'relid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname,
         'identity', c.relreplident, 'location', v.location, 'version', v.version,
+        'sole_writer', v.sole_writer,
         'columns', (
             SELECT json_agg(json_build_array(
                 attnum, attname, atttypid::bigint, atttypmod, attnotnull) ORDER BY attnum)
             FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
+        'types', (
+            SELECT json_agg(format_type(atttypid, atttypmod) ORDER BY attnum)
+            FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
+        'generated', (
+            SELECT json_agg(attname) FROM pg_attribute
+            WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''),
         'key', (
             SELECT json_build_array(k.relname, penstock.index_columns(i.indexrelid))
             FROM pg_index i JOIN pg_class k ON k.oid = i.indexrelid
@@ -63,18 +70,24 @@ BEGIN ATOMIC
             (SELECT format('unique index "%s"', k.relname)
              FROM pg_index i JOIN pg_class k ON k.oid = i.indexrelid
              WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion)
-                 AND NOT penstock.index_is_kept(i.indexrelid) LIMIT 1)))
+                 AND NOT penstock.index_is_kept(i.indexrelid) LIMIT 1)),
+        'changes_obstacle', coalesce(
+            (SELECT format('foreign key constraint "%s" that refers to it', conname)
+             FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f' LIMIT 1),
+            (SELECT format('constraint "%s" that is not valid', conname) FROM pg_constraint
+             WHERE conrelid = c.oid AND NOT convalidated LIMIT 1)))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = v.relid;
 END;
 
 -- Lock the relations that a statement writes, then the rows of their leaves in table_version, in the
--- order of control/commits.py; what is to be known of each leaf, as it is then:
+-- order of control/commits.py; of each leaf which of the relations it is a part of, and its table:
 --
---   relid, schema, name, identity, location, version
---   columns     [attnum, name, type, typmod, not null]
---   key         columns of the replica identity's index, else of the primary key; its name
---   uniques     [index, [column], nulls are distinct] of each unique index
---   obstacle    what the lake cannot keep, or null
+--   relid, schema, name, identity, location, version, sole_writer
+--   columns           [attnum, name, type, typmod, not null]; types as SQL; generated: names
+--   key               columns of the replica identity's index, else of the primary key; its name
+--   uniques           [index, [column], nulls are distinct] of each unique index
+--   obstacle          what the lake cannot keep when rows are inserted, or null
+--   changes_obstacle  what it cannot keep when rows are changed, or null
 --
 -- An equality of two values in an index must be that of their texts in the lake: so of -0 and 0, of 1
 -- day and 24 hours nothing is said here, and such keys are an obstacle.
@@ -95,7 +108,13 @@ BEGIN
         WHERE coalesce(t.isleaf, true));
     PERFORM FROM penstock.table_version v
         WHERE v.relid = ANY (leaves) ORDER BY v.relid FOR UPDATE;
-    RETURN (SELECT json_agg(penstock.written_table(v) ORDER BY v.relid)
+    RETURN (SELECT json_agg(json_build_object(
+                'table', penstock.written_table(v),
+                'part_of', ARRAY(
+                    SELECT r.oid::bigint FROM unnest(relids) r (oid)
+                    WHERE r.oid = v.relid OR r.oid IN (
+                        SELECT a.relid FROM pg_partition_ancestors(v.relid) a)))
+                ORDER BY v.relid)
             FROM penstock.table_version v WHERE v.relid = ANY (leaves));
 END
 $$;
@@ -110,6 +129,19 @@ DECLARE
 BEGIN
     PERFORM penstock.check_secret(secret);
     OPEN written NO SCROLL FOR EXECUTE query;
+END
+$$;
+
+-- Put the lake's rows into a relation: ``statement`` is an INSERT ... RETURNING of a bigint, $1 are
+-- array literals of texts as the lake has them.  What it gives is in the order of the rows.
+CREATE FUNCTION penstock.load_rows(secret text, statement text, columns text[])
+    RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET DateStyle = 'ISO, MDY' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres'
+AS $$
+BEGIN
+    PERFORM penstock.check_secret(secret);
+    RETURN QUERY EXECUTE statement USING columns;
 END
 $$;
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New rows of one statement into one table: unique keys looked for, files written, one commit.
+"""What one statement does to one table: unique keys looked for, files written, one commit.
 
-In:   a locked table, rows that PostgreSQL has computed and checked, and xids that may be asked for.
+In:   a locked table, rows that go, and rows that come, which PostgreSQL has computed and checked.
 Out:  the table's next Delta version; nothing counts until the control database's COMMIT.
 
 PostgreSQL has compared the statement's rows with each other; here they are compared with those
@@ -11,10 +11,12 @@ that the lake has.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.change.relation import LakeTable
 from penstock.failpoints import Failpoint, reach
@@ -23,7 +25,7 @@ from penstock.lake.find import find_rows
 from penstock.lake.log import physical_names
 from penstock.lake.session import GetSession
 from penstock.lake.settle import XactStatus, settle
-from penstock.lake.tables import append_files, arrow_schema, create
+from penstock.lake.tables import append_files, arrow_schema, change_rows, create
 
 FILE_BYTES = 256 * 1024 * 1024
 """Arrow bytes after which another file begins; about a fifth of that on disk."""
@@ -48,39 +50,62 @@ class DuplicateKeyError(Exception):
 
 
 @dataclass(frozen=True)
-class Inserted:
+class Written:
     """``version`` is the table's Delta version now; ``first`` to it are the statement's own."""
 
     version: int
     first: int
     created: bool
+    kind: str
 
 
-def insert_rows(
+@dataclass(frozen=True)
+class Change:
+    """What a statement does to a table.
+
+    ``gone`` has the ascending positions of rows by the path of their data file, ``rows`` what comes
+    in the table's columns and types.  ``checked``: PostgreSQL has compared the keys of ``rows``
+    with those of all rows that stay.
+    """
+
+    gone: Mapping[str, NDArray[np.uint64]]
+    rows: pa.Table
+    checked: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.gone) or self.rows.num_rows > 0
+
+
+def write_change(
     session: GetSession,
     table: LakeTable,
     uniques: Sequence[UniqueIndex],
-    rows: pa.Table,
+    change: Change,
     xact_status: XactStatus,
     metadata: str,
-) -> Inserted:
-    """Append rows (in the table's columns and types) to a locked table, after settling its head.
+) -> Written:
+    """Bring a change, which is not empty, into a locked table, after settling its head.
 
     ``metadata`` is the userMetadata of the Delta commits.  DuplicateKeyError for the first row
     whose key the lake has.  ConcurrentWriteError (40001) when another program has written the
     table; the other errors are those of ``settle``.
     """
     table = settle(session, table, xact_status, metadata)
-    for unique in uniques:
-        _check_unique(session, table, unique, rows)
+    if not change.checked:
+        for unique in uniques:
+            _check_unique(session, table, unique, change.rows)
     created = table.version is None
     if created:
         table = dataclasses.replace(table, version=create(session, table, metadata))
     assert table.version is not None
-    files = list(_written(table, rows))
-    version = append_files(table, files, metadata)
+    files = list(_files(table, change.rows))
+    if change.gone:
+        version = change_rows(table, change.gone, files, metadata)
+    else:
+        version = append_files(table, files, metadata)
     reach(Failpoint.WRITE_DELTA_COMMITTED)
-    return Inserted(version, 0 if created else version, created)
+    kind = "merge" if change.gone else "append"
+    return Written(version, 0 if created else version, created, kind)
 
 
 def _check_unique(
@@ -94,7 +119,7 @@ def _check_unique(
         raise DuplicateKeyError(unique, asked.slice(int(hits.at.min()), 1))
 
 
-def _written(table: LakeTable, rows: pa.Table) -> Iterator[WrittenFile]:
+def _files(table: LakeTable, rows: pa.Table) -> Iterator[WrittenFile]:
     names = physical_names(table.location, table.version)
     physical = [names[field.name] for field in arrow_schema(table)]
     rows = rows.rename_columns(physical)
