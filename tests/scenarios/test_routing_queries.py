@@ -12,7 +12,7 @@ import pytest
 from penstock.control.connect import ControlConnection
 from penstock.control.migrate import migrate
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import RunOnLake
+from penstock.frontdoor.actions import RunOnLake, WriteLake
 from penstock.wire.responses import ServerError
 from tests.support.fix_servers import Servers, drop_database
 from tests.support.routing import Client
@@ -245,6 +245,31 @@ def test_a_plan_with_parameters_hides_no_table(client: Client) -> None:
     assert client.outcome("SELECT * FROM lake WHERE id = $1 AND $1 IS NOT NULL") == "lake"
     assert client.outcome("SELECT * FROM parts WHERE d = $1") == "lake"
     assert client.outcome("SELECT * FROM lake WHERE $1", [16]) == "lake"
+
+
+def test_what_a_writing_statement_must_see(client: Client) -> None:
+    """Targets are written; what is read, and what is changed, must be there."""
+    ids = dict(client.backend.conn.execute("SELECT relname, oid FROM pg_class").fetchall())
+    lake, parts = int(ids["lake"]), int(ids["parts"])
+    for sql, needed in (
+        ("INSERT INTO lake (id) VALUES (1)", set()),
+        ("INSERT INTO lake (id) SELECT 1 WHERE EXISTS (SELECT FROM mine)", set()),
+        ("INSERT INTO lake (id) SELECT max(id) FROM lake", {lake}),
+        ("INSERT INTO lake (id) VALUES (1) ON CONFLICT DO NOTHING", {lake}),
+        ("DELETE FROM lake WHERE false", {lake}),
+        ("WITH x AS (UPDATE lake SET id = 1 RETURNING id) SELECT * FROM x", {lake}),
+    ):
+        action = client.route(sql)
+        assert isinstance(action, WriteLake), sql
+        assert (set(action.relids), set(action.needed)) == ({lake}, needed), sql
+    action = client.route("INSERT INTO lake (id) SELECT count(*) FROM parts")
+    assert isinstance(action, WriteLake)
+    assert parts not in action.needed
+    assert len(action.needed) > 1  # its leaves
+    assert client.outcome("TRUNCATE lake, parts") == "write"
+    assert client.outcome("TRUNCATE lake, mine") == "0A000"
+    assert client.outcome("WITH x AS (DELETE FROM mine RETURNING id) DELETE FROM lake") == "0A000"
+    assert client.outcome("SELECT * FROM (SELECT 1) x, lake FOR UPDATE OF lake") == "0A000"
 
 
 def test_several_statements_are_not_planned(client: Client) -> None:

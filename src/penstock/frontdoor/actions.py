@@ -71,13 +71,14 @@ class WriteLake:
 
     ``relids`` are the relations that it writes, each a table of the lake or a partitioned one,
     ``needed`` those whose rows it has to see, some of them perhaps the same.  ``reads_client``: it
-    is a COPY FROM STDIN.
+    is a COPY FROM STDIN.  ``truncates``: it is a TRUNCATE.
     """
 
     sql: str
     relids: tuple[int, ...]
     needed: tuple[int, ...] = ()
     reads_client: bool = False
+    truncates: bool = False
 
 
 Action = Relay | RunOnLake | WriteLake

@@ -57,13 +57,12 @@ async def judge_copy(backend: Backend, command: Command, relation: PlanRelation)
     return WriteLake(command.sql, (relation.oid,), reads_client=True)
 
 
-def judge_truncate(tables: Sequence[PlanRelation], command: Command) -> Relay:
-    """TRUNCATE: of temporary tables only."""
-    for table in tables:
-        if table.kind == "lake":
-            raise _not_yet("TRUNCATE of lake tables", table)
-    judge_writing(Plan(tuple(tables), tuple(tables), False), command)
-    return Relay()
+def judge_truncate(tables: Sequence[PlanRelation], command: Command) -> Relay | WriteLake:
+    """TRUNCATE: of temporary tables only, or of lake tables only."""
+    lake = [table for table in tables if table.kind == "lake"]
+    if lake and len(lake) == len(tables):
+        return WriteLake(command.sql, tuple(table.oid for table in lake), truncates=True)
+    return judge_writing(Plan(tuple(tables), tuple(tables), False), command)
 
 
 def _not_yet(what: str, relation: PlanRelation) -> PenstockError:

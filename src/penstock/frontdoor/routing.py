@@ -11,7 +11,7 @@ Out:  an Action; a PenstockError refuses the statement, and nothing was changed.
     is a query whose plan has lake tables only           RunOnLake
     mixes lake tables with others, or locks their rows   0A000
     writes temporary tables, reading no lake table       Relay
-    inserts into lake tables, reading no lake table      WriteLake
+    writes lake tables and no others                     WriteLake
     writes anything else                                 0A000 (lake), 42501 (system)
     contains a query (COPY, DECLARE, PREPARE, ...)       Relay if that would be, else 0A000
     changes a definition                                 Relay, then the lake is reconciled
@@ -297,7 +297,7 @@ def _depends_on_backslashes(token: Token) -> bool:
 
 
 async def _write(backend: Backend, command: Command, oids: Sequence[int]) -> Action:
-    """INSERT into lake tables or temporary ones; UPDATE, DELETE, MERGE, TRUNCATE of the latter."""
+    """INSERT, UPDATE, DELETE, MERGE, TRUNCATE: of lake tables, or of temporary ones."""
     if command.name != "TRUNCATE":
         return judge_writing(await explain(backend, command, oids), command)
     names = truncated_names(command)

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statements that write lake tables: PostgreSQL computes the rows, and the lake keeps them.
 
-In:   a statement that the router found to insert into lake tables, in the client's own session; a
-      COPY FROM STDIN takes the client's rows meanwhile.
+In:   a statement that the router found to write lake tables, in the client's own session; a COPY
+      FROM STDIN takes the client's rows meanwhile.
 Out:  PostgreSQL's own answer to it, and new Delta versions in the client's transaction.
 
-The relation in the control database is empty.  So the statement is run there as it is, and what it
-has put in is all that is there: defaults, casts, sequences, generated columns, NOT NULL, CHECK,
-partitions, RETURNING and the command tag are PostgreSQL's.
+The relation in the control database is empty.  If the statement has to see rows of lake tables,
+they are put into their relations; then it is run there as it is, and what it has put in and taken
+out is what is to be done to the lake.  Defaults, casts, sequences, generated columns, NOT NULL, CHECK,
+partitions, WHERE, joins, ON CONFLICT, MERGE, RETURNING and the command tag are PostgreSQL's.
 
     1  the relations are locked, and their rows in table_version; the leaves' definitions are read
-    2  SAVEPOINT, the client's statement, its rows read through a cursor, ROLLBACK TO SAVEPOINT:
-       the relation is empty again, and sequences have advanced
-    3  for each leaf with rows: the head is settled, keys are looked for, files written, one Delta
-       commit                                                                 heads ahead
+    2  SAVEPOINT, rows put in, the client's statement, the rows then read through a cursor, ROLLBACK
+       TO SAVEPOINT: the relation is empty again, and sequences have advanced
+    3  for each leaf with a change: the head is settled, keys of new rows are looked for unless all
+       rows were there, files and deletion vectors written, one Delta commit  heads ahead
     4  table_version (without a sole writer), table_column, the commit record
     5  the client's COMMIT, or that of the implicit transaction               everything
+
+TRUNCATE needs no savepoint: PostgreSQL's own empties what is empty, and starts sequences again.
 
 A head that is ahead after an abort, or after a rollback to a savepoint, is restored by the next
 writer; the Delta commit carries the subtransaction's xid (see reconcile.py, which does the same).
@@ -71,7 +74,7 @@ FIRST_FETCH = 2000
 """Rows of the first fetch, before it is known how large they are."""
 
 LOAD_ROWS = 200_000
-LOAD_BYTES = 64 * 1024 * 1024
+LOAD_BYTES = 32 * 1024 * 1024
 """Rows, and bytes of data files, of all tables whose rows one statement has to see."""
 
 VACUUM_ROWS = 10_000
@@ -130,6 +133,8 @@ class LakeWriter:
         if await backend.query(_READ_ONLY) == [("on",)]:
             return await execute()  # PostgreSQL's error
         await _call(backend, HIDE_PARAMETERS)
+        if write.truncates:
+            return await self._truncate(backend, write, execute)
         targets = await self._lock(backend, write)
         needed = [target for target in targets if target.part_of.intersection(write.needed)]
         await self._check_size(needed)
@@ -148,6 +153,20 @@ class LakeWriter:
         await self._keep(backend, changes)
         return answer
 
+    async def _truncate(
+        self, backend: ControlBackend, write: WriteLake, execute: Execute
+    ) -> Exchange:
+        """TRUNCATE: PostgreSQL's own locks the relation, and starts sequences again."""
+        answer = await execute()
+        targets = await self._lock(backend, write)
+        everything = [
+            (target, Change({}, read_rows([], target.table.columns, ""), truncates=True))
+            for target in targets
+            if target.table.version is not None
+        ]
+        await self._keep(backend, everything)
+        return answer
+
     async def _lock(self, backend: ControlBackend, write: WriteLake) -> list[Target]:
         try:
             relids = sorted({*write.relids, *write.needed})
@@ -158,7 +177,8 @@ class LakeWriter:
         targets = read_targets(json.loads(text or "[]"), self._lake_root)
         for target in targets:
             obstacle = target.obstacle
-            if target.part_of.intersection(write.needed).intersection(write.relids):
+            changed = write.relids if write.truncates else write.needed
+            if target.part_of.intersection(changed).intersection(write.relids):
                 obstacle = obstacle or target.changes_obstacle
             if obstacle is not None:
                 raise FeatureNotSupportedError(

@@ -25,7 +25,7 @@ from penstock.lake.find import find_rows
 from penstock.lake.log import physical_names
 from penstock.lake.session import GetSession
 from penstock.lake.settle import XactStatus, settle
-from penstock.lake.tables import append_files, arrow_schema, change_rows, create
+from penstock.lake.tables import append_files, arrow_schema, change_rows, create, truncate
 
 FILE_BYTES = 256 * 1024 * 1024
 """Arrow bytes after which another file begins; about a fifth of that on disk."""
@@ -65,15 +65,16 @@ class Change:
 
     ``gone`` has the ascending positions of rows by the path of their data file, ``rows`` what comes
     in the table's columns and types.  ``checked``: PostgreSQL has compared the keys of ``rows``
-    with those of all rows that stay.
+    with those of all rows that stay.  ``truncates``: all rows go, and none comes.
     """
 
     gone: Mapping[str, NDArray[np.uint64]]
     rows: pa.Table
     checked: bool = False
+    truncates: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.gone) or self.rows.num_rows > 0
+        return bool(self.gone) or self.rows.num_rows > 0 or self.truncates
 
 
 def write_change(
@@ -91,6 +92,10 @@ def write_change(
     table; the other errors are those of ``settle``.
     """
     table = settle(session, table, xact_status, metadata)
+    if change.truncates:
+        version = truncate(table, metadata)
+        reach(Failpoint.WRITE_DELTA_COMMITTED)
+        return Written(version, version, False, "truncate")
     if not change.checked:
         for unique in uniques:
             _check_unique(session, table, unique, change.rows)

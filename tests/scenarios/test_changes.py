@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UPDATE, DELETE, MERGE, ON CONFLICT, TRUNCATE of lake tables: as PostgreSQL, row by row."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from penstock.frontdoor import writing
+from tests.support.fix_servers import Database
+from tests.support.node import Node
+from tests.support.subscribing import drop_subscription, wait_equal, wait_ready
+from tests.support.writes import check_same
+
+CHANGES = """
+CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(6,2) CHECK (n < 100), u text UNIQUE,
+    g int GENERATED ALWAYS AS (id * 2) STORED, d date, ts timestamptz, arr int[], by bytea,
+    iv interval, s serial);
+INSERT INTO t VALUES
+    (1, 'a "q" \\ {x,y}', 1.5, 'a', DEFAULT, '2024-01-02', '2024-01-02 03:04:05.678', '{1,NULL}',
+        '\\x00ff', '-1 day 02:00'),
+    (2, NULL, NULL, NULL, DEFAULT, NULL, NULL, NULL, NULL, NULL),
+    (3, 'NULL', 3, '', DEFAULT, '0099-12-31', '1999-01-01', '{}', '\\x', '1 mon'),
+    (4, '', 4, 'd', DEFAULT, NULL, NULL, NULL, NULL, '-1 mon +2 days -03:00');
+SET IntervalStyle = 'sql_standard'; SET DateStyle = 'SQL, DMY';
+UPDATE t SET n = n + 1, a = a || '!' WHERE id <> 2 RETURNING id, a, n, g, iv;
+RESET IntervalStyle; RESET DateStyle;
+SELECT * FROM t ORDER BY id;
+UPDATE t SET a = 'nobody' WHERE id = 77 RETURNING *;
+UPDATE t SET id = id + 10 WHERE id > 2 RETURNING id, g;
+UPDATE t SET u = 'a' WHERE id = 2;
+UPDATE t SET n = 1000;
+UPDATE t SET nope = 1;
+UPDATE t SET g = 1;
+UPDATE t SET (a, n) = (SELECT max(x.a), count(*) FROM t x) WHERE id = 2 RETURNING a, n;
+UPDATE t SET a = v.x FROM (VALUES (13, 'from'), (14, 'values')) v (id, x) WHERE t.id = v.id;
+DELETE FROM t WHERE n IS NULL OR a = 'nobody' RETURNING id;
+DELETE FROM t USING (VALUES (14)) v (x) WHERE t.id = v.x;
+SELECT * FROM t ORDER BY id;
+INSERT INTO t (id, a) VALUES (1, 'again'), (50, 'fifty')
+    ON CONFLICT (id) DO UPDATE SET a = excluded.a || '/' || t.a, n = 9 RETURNING id, a, n;
+INSERT INTO t (id, u) VALUES (60, 'a'), (61, 'z') ON CONFLICT DO NOTHING RETURNING id;
+INSERT INTO t (id) VALUES (70), (70) ON CONFLICT (id) DO UPDATE SET a = 'twice';
+INSERT INTO t (id, u) VALUES (71, 'a') ON CONFLICT (id) DO NOTHING;
+CREATE TABLE source (id int, v text);
+INSERT INTO source SELECT g, 'v' || g FROM generate_series(48, 55) g;
+INSERT INTO source SELECT 48, 'v48';
+MERGE INTO t USING (SELECT DISTINCT * FROM source) s ON t.id = s.id
+    WHEN MATCHED AND s.id = 50 THEN UPDATE SET a = s.v
+    WHEN NOT MATCHED AND s.id > 52 THEN INSERT (id, a) VALUES (s.id, s.v)
+    WHEN NOT MATCHED BY SOURCE AND t.id = 61 THEN DELETE
+    RETURNING merge_action(), t.id, t.a;
+INSERT INTO t (id, a) SELECT id + 100, v FROM source WHERE id NOT IN (SELECT id FROM t) AND id < 50;
+INSERT INTO t (id, a) SELECT DISTINCT id + 100, v FROM source WHERE id < 50 RETURNING id;
+DELETE FROM source WHERE ctid = (SELECT max(ctid) FROM source WHERE id = 48);
+WITH gone AS (DELETE FROM t WHERE id > 100 RETURNING id, a) INSERT INTO source SELECT * FROM gone;
+WITH gone AS (DELETE FROM source WHERE id = 55 RETURNING v) SELECT * FROM gone;
+SELECT id, a, n, u FROM t ORDER BY id; SELECT * FROM source ORDER BY id, v;
+"""
+
+BLOCKS = """
+CREATE TABLE t (id int PRIMARY KEY, a text); CREATE TABLE k (x int, s serial);
+INSERT INTO t SELECT g, 'a' || g FROM generate_series(1, 5) g; INSERT INTO k VALUES (1), (1), (2);
+BEGIN;
+DELETE FROM t WHERE id > 3;
+UPDATE k SET x = x + 1;
+SAVEPOINT one;
+INSERT INTO t VALUES (4, 'new');
+UPDATE t SET a = 'all';
+DELETE FROM k;
+SELECT * FROM t ORDER BY id;
+SELECT count(*) FROM k;
+ROLLBACK TO one;
+SELECT * FROM t ORDER BY id;
+UPDATE t SET a = 1 / (id - 3);
+ROLLBACK TO one;
+INSERT INTO t VALUES (4, 'kept') ON CONFLICT (id) DO UPDATE SET a = 'no';
+COMMIT;
+SELECT * FROM t ORDER BY id; SELECT * FROM k ORDER BY x, s;
+UPDATE t SET a = 'b' WHERE id = 1 \\; DELETE FROM t WHERE id = 2 \\; SELECT 1/0;
+UPDATE t SET a = 'b' WHERE id = 1 \\; DELETE FROM t WHERE id = 2 \\; SELECT * FROM t ORDER BY id;
+UPDATE t SET a = $2 WHERE id = $1 RETURNING * \\bind 1 c \\g
+UPDATE t SET a = $2 WHERE id = $1 RETURNING * \\bind x c \\g
+DELETE FROM k WHERE x = 2 RETURNING s;
+CREATE TABLE p (r int, v text, PRIMARY KEY (r)) PARTITION BY RANGE (r);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
+INSERT INTO p VALUES (1, 'one'), (2, 'two'), (11, 'eleven');
+UPDATE p SET r = r + 9 WHERE r = 1 RETURNING tableoid::regclass, r;
+UPDATE p SET r = 11 WHERE r = 2;
+UPDATE p SET r = 30 WHERE r = 2;
+DELETE FROM p1; INSERT INTO p VALUES (10, 'x') ON CONFLICT (r) DO UPDATE SET v = excluded.v;
+SELECT * FROM p ORDER BY r;
+BEGIN; TRUNCATE t, k RESTART IDENTITY; SELECT count(*) FROM t;
+INSERT INTO k (x) VALUES (7) RETURNING s; ROLLBACK;
+SELECT count(*) FROM t; INSERT INTO k (x) VALUES (8) RETURNING s;
+TRUNCATE t; TRUNCATE ONLY k RESTART IDENTITY; TRUNCATE p; TRUNCATE nope;
+INSERT INTO k (x) VALUES (9) RETURNING *; INSERT INTO t VALUES (1, 'after');
+SELECT count(*) FROM t; SELECT count(*) FROM p; SELECT * FROM k;
+"""
+
+
+@pytest.mark.parametrize("script", [CHANGES, BLOCKS], ids=["changes", "blocks"])
+def test_a_node_prints_what_postgresql_prints(
+    node: Node, publisher_db: Database, script: str, request: pytest.FixtureRequest
+) -> None:
+    """New values, RETURNING, tags, errors, what is left; in blocks, partitions, with parameters."""
+    check_same(node, publisher_db, f"chg_{request.node.callspec.id}", script)
+
+
+def test_a_table_that_is_too_large_is_refused(node: Node) -> None:
+    """A statement that would have to see too many rows is 0A000; INSERT and TRUNCATE go on."""
+    rows = writing.LOAD_ROWS + 1
+    node.psql(
+        "CREATE TABLE chg_large (id int, a text);"
+        f"INSERT INTO chg_large SELECT g, 'a' FROM generate_series(1, {rows}) g"
+    )
+    with node.connect() as conn:
+        for sql in ("UPDATE chg_large SET a = 'b' WHERE id = 1", "DELETE FROM chg_large"):
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="so many rows"):
+                conn.execute(sql.encode())
+        conn.execute("INSERT INTO chg_large VALUES (0, 'new')")
+        assert conn.execute("SELECT count(*) FROM chg_large").fetchall() == [(rows + 1,)]
+        conn.execute("TRUNCATE chg_large")
+        assert conn.execute("SELECT count(*) FROM chg_large").fetchall() == [(0,)]
+
+
+def test_changes_of_a_subscribed_table(node: Node, publisher_db: Database) -> None:
+    """What SQL changed and what the publisher sends later meet in one table; nothing is lost."""
+    publisher_db.psql(
+        "CREATE TABLE chg_sub (id int PRIMARY KEY, a text);"
+        "INSERT INTO chg_sub SELECT g, 'pg' FROM generate_series(1, 9) g;"
+        "CREATE PUBLICATION chg_sub FOR TABLE chg_sub"
+    )
+    node.psql(
+        f"CREATE SUBSCRIPTION chg_sub CONNECTION '{publisher_db.conninfo}' PUBLICATION chg_sub"
+    )
+    try:
+        wait_ready(node, "chg_sub")
+        assert node.psql("DELETE FROM chg_sub WHERE id > 6 RETURNING id") == "7\n8\n9"
+        node.psql("UPDATE chg_sub SET a = 'sql' WHERE id = 1")
+        publisher_db.psql(
+            "INSERT INTO chg_sub VALUES (10, 'pg'); DELETE FROM chg_sub WHERE id IN (6, 7, 8, 9);"
+            "UPDATE chg_sub SET a = 'both' WHERE id = 1"
+        )
+        wait_equal(publisher_db, "SELECT * FROM chg_sub", node)
+    finally:
+        drop_subscription(node, "chg_sub")
+
+
+def test_what_the_lake_does_not_check_is_refused(node: Node) -> None:
+    """A table that another one refers to, and a constraint that is not valid."""
+    node.psql(
+        "CREATE TABLE chg_r (id int PRIMARY KEY); CREATE TABLE chg_f (r int REFERENCES chg_r);"
+        "CREATE TABLE chg_c (id int); INSERT INTO chg_c VALUES (1);"
+        "ALTER TABLE chg_c ADD CHECK (id > 1) NOT VALID; INSERT INTO chg_r VALUES (1)"
+    )
+    refused = {
+        "DELETE FROM chg_r": "foreign key",
+        "TRUNCATE chg_r CASCADE": "foreign key",
+        "UPDATE chg_c SET id = 5": "not valid",
+    }
+    with node.connect() as conn:
+        for sql, reason in refused.items():
+            with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+                conn.execute(sql.encode())
+            assert reason in (caught.value.diag.message_detail or "")
+    assert node.psql("SELECT count(*) FROM chg_r, chg_c") == "1"
