@@ -7,8 +7,8 @@ Out:  PostgreSQL's own answer to it, and new Delta versions in the client's tran
 
 The relation in the control database is empty.  If the statement has to see rows of lake tables,
 they are put into their relations; then it is run there as it is, and what it has put in and taken
-out is what is to be done to the lake.  Defaults, casts, sequences, generated columns, NOT NULL, CHECK,
-partitions, WHERE, joins, ON CONFLICT, MERGE, RETURNING and the command tag are PostgreSQL's.
+out is what is to be done to the lake.  Defaults, casts, sequences, generated columns, NOT NULL,
+CHECK, partitions, WHERE, joins, ON CONFLICT, MERGE, RETURNING and the command tag are PostgreSQL's.
 
     1  the relations are locked, and their rows in table_version; the leaves' definitions are read
     2  SAVEPOINT, rows put in, the client's statement, the rows then read through a cursor, ROLLBACK
