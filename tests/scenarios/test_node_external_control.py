@@ -58,8 +58,11 @@ def test_all_commands_work_on_an_external_control_database(
     wait_until(
         lambda: not difference(publisher_db.psql, table, sql, table), 60, "both sides to be equal"
     )
+    sql("CREATE TABLE ext_w (id serial PRIMARY KEY, t text); INSERT INTO ext_w (t) VALUES ('a')")
+    assert sql("UPDATE ext_w SET t = t || 'b' RETURNING id, t") == "1|ab"
     node.stop()
     node.start()
+    assert sql("TABLE ext_w") == "1|ab"
     assert not difference(publisher_db.psql, table, sql, table)
     assert "a:b" not in node.text()
     assert "a:b" not in (node.home / "log" / "penstock.log").read_text()

@@ -2,13 +2,14 @@
 """Who last changed a row of the lake, and when: two columns that only its data file has.
 
 In:   nothing; these are names and types.
-Out:  columns that apply and copy write beside a table's own, and that compaction keeps.
+Out:  columns that apply, copy and SQL write beside a table's own, and that compaction keeps.
 
     column          value
     --------------  ------------------------------------------------------------------------------
-    ORIGIN_COLUMN   OID of the subscription that wrote the row
+    ORIGIN_COLUMN   OID of the subscription that wrote the row; null: SQL did
     TIME_COLUMN     microseconds since 1970-01-01 UTC: the commit time of the remote transaction
-                    that last changed the row; of a copied row, when the copy began
+                    that last changed the row; of a copied row, when the copy began; of one
+                    that SQL wrote, when it did
 
 They are PostgreSQL's commit timestamps (``track_commit_timestamp``), for rows.  Delta's schema does
 not have them, so no reader sees them.  Their names are longer than any of PostgreSQL's (63 bytes):

@@ -11,6 +11,7 @@ that the lake has.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.change.last_change import LAST_CHANGE_FIELDS
 from penstock.change.relation import LakeTable
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.files import WrittenFile, write_file
@@ -128,6 +130,10 @@ def _files(table: LakeTable, rows: pa.Table) -> Iterator[WrittenFile]:
     names = physical_names(table.location, table.version)
     physical = [names[field.name] for field in arrow_schema(table)]
     rows = rows.rename_columns(physical)
+    # No subscription has written them, and their time is now: what a row's file says counts,
+    # whatever else the commit does (lake/births.py).
+    for field, value in zip(LAST_CHANGE_FIELDS, (None, time.time_ns() // 1000), strict=True):
+        rows = rows.append_column(field, pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows))
     step = max(1, int(rows.num_rows * FILE_BYTES / max(rows.nbytes, FILE_BYTES)))
     for start in range(0, rows.num_rows, step):
         yield write_file(rows.slice(start, step), table.location)
