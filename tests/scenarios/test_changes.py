@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import psycopg
 import pytest
 
@@ -12,6 +14,9 @@ from tests.support.node import Node
 from tests.support.subscribing import SYNC_TIMEOUT, drop_subscription, wait_ready
 from tests.support.waits import wait_until
 from tests.support.writes import check_same
+
+STATEMENTS = 60
+"""Of a random script; a second of a node for ten."""
 
 CHANGES = """
 CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(6,2) CHECK (n < 100), u text UNIQUE,
@@ -170,3 +175,39 @@ def test_what_the_lake_does_not_check_is_refused(node: Node) -> None:
                 conn.execute(sql.encode())
             assert reason in (caught.value.diag.message_detail or "")
     assert node.psql("SELECT count(*) FROM chg_r, chg_c") == "1"
+
+
+def _random_script(seed: int) -> str:
+    """Statements that change two tables, some of them failing, in blocks with savepoints."""
+    chance = random.Random(seed)
+    lines = [
+        "CREATE TABLE t (id int PRIMARY KEY, a int, u int UNIQUE); CREATE TABLE k (x int);",
+        "INSERT INTO t SELECT g, g, g + 100 FROM generate_series(1, 9) g;",
+    ]
+
+    def number() -> int:
+        return chance.randint(1, 12)
+
+    kinds = (
+        lambda: f"INSERT INTO t VALUES ({number()}, 0, {chance.choice(('NULL', number() + 100))})",
+        lambda: f"INSERT INTO t VALUES ({number()}, 1) ON CONFLICT (id) DO UPDATE SET a = t.a + 1",
+        lambda: f"INSERT INTO k SELECT a FROM t WHERE id < {number()}",
+        lambda: f"UPDATE t SET a = a + 1, u = u + {number() % 3} WHERE id > {number()}",
+        lambda: f"UPDATE t SET id = {number()} WHERE id = {number()}",
+        lambda: f"UPDATE k SET x = x + 1 WHERE x = {number()}",
+        lambda: f"DELETE FROM t WHERE id BETWEEN {number()} AND {number()}",
+        lambda: f"DELETE FROM k USING t WHERE x = a AND id < {number()}",
+        lambda: (
+            "MERGE INTO t USING (SELECT DISTINCT x FROM k) s ON id = x WHEN MATCHED THEN"
+            f" DELETE WHEN NOT MATCHED AND x > {number()} THEN INSERT VALUES (x, 2)"
+        ),
+        lambda: chance.choice(("BEGIN", "SAVEPOINT s", "ROLLBACK TO s", "COMMIT", "ROLLBACK")),
+    )
+    lines += [f"{chance.choice(kinds)()};" for _ in range(STATEMENTS)]
+    return "\n".join([*lines, "COMMIT;", "SELECT * FROM t ORDER BY id;", "TABLE k ORDER BY x;"])
+
+
+@pytest.mark.parametrize("seed", [7, 18])
+def test_random_changes_end_as_in_postgresql(node: Node, publisher_db: Database, seed: int) -> None:
+    """Whatever order statements, errors and savepoints come in, tags and rows are PostgreSQL's."""
+    check_same(node, publisher_db, f"chg_random_{seed}", _random_script(seed))

@@ -84,9 +84,9 @@ class ControlBackend:
         self.block_tags = 0
         """How many commands have begun or ended a transaction block."""
         self.own_block = False
-        """Of what is an implicit transaction for the client, we have made a block (blocks.py)."""
+        """We have made a block of the client's implicit transaction (blocks.py)."""
         self.own_commands = False
-        """The tags that come are those of transaction commands of ours, not of the client's."""
+        """The tags that come are those of commands of ours."""
         self.said_goodbye = False
         """The client has been told why the session ends."""
         self.ended = False
@@ -175,8 +175,8 @@ class ControlBackend:
 
     async def query(self, sql: str, parameters: Sequence[str | None] = ()) -> list[Row]:
         """Run one statement of ours; see actions.Backend."""
-        exchange = await self._run(sql, parameters, None)
-        rows = [message for message in exchange.kept if message.kind == responses.DATA_ROW]
+        kept = (await self._run(sql, parameters)).kept
+        rows = [message for message in kept if message.kind == responses.DATA_ROW]
         return [responses.parse_row(message, self.client_encoding) for message in rows]
 
     async def binary_rows(self, sql: str, parameters: Sequence[str | None] = ()) -> list[bytes]:
@@ -186,7 +186,7 @@ class ControlBackend:
         return blocks
 
     async def _run(
-        self, sql: str, parameters: Sequence[str | None], blocks: list[bytes] | None
+        self, sql: str, parameters: Sequence[str | None], blocks: list[bytes] | None = None
     ) -> Exchange:
         encoding = self.client_encoding
         values = [None if value is None else encode(value, encoding) for value in parameters]
@@ -202,9 +202,8 @@ class ControlBackend:
             (Step.CLOSE, requests.close(requests.STATEMENT, OWN_NAME)),
         ]
         alone = self.synced and not self.hold_open
-        if alone:
-            wanted.append((Step.SYNC, requests.sync()))
-        exchange = self.ask(wanted, blocks=blocks)
+        sync = [(Step.SYNC, requests.sync())] if alone else []
+        exchange = self.ask([*wanted, *sync], blocks=blocks)
         self.asked = not alone
         in_block = self.ready_status == "T"
         try:
@@ -294,8 +293,9 @@ class ControlBackend:
     def _keep_rows(self) -> None:
         """Give the rows that have come with one that was kept to its exchange, unseen."""
         head = self._head()
-        if head is not None and head.exchange is not None and head.exchange.blocks is not None:
-            head.exchange.blocks.append(self._framing.skim(responses.DATA_ROW))
+        blocks = head.exchange.blocks if head is not None and head.exchange is not None else None
+        if blocks is not None:
+            blocks.append(self._framing.skim(responses.DATA_ROW))
 
     def _finish(self, head: Expected, message: Message) -> bool:
         to_client = head.exchange is None or head.exchange.take(message)

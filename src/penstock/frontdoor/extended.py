@@ -42,6 +42,7 @@ from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
 from penstock.frontdoor.statement import must_be_alone, plans_like_a_query, run_after, run_before
+from penstock.frontdoor.write_portal import WritePortal
 from penstock.sql.split import split_statements
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
@@ -95,21 +96,6 @@ class HookPortal:
     sql: str
     cycle: int
     before_has_run: bool = False
-
-
-@dataclass
-class WritePortal:
-    """A bound statement that writes the lake; ``rows`` are those that it returns, once it has run.
-
-    ``at`` is the next row to send, ``completion`` the CommandComplete behind them.
-    """
-
-    write: WriteLake
-    name: bytes
-    cycle: int
-    rows: list[bytes] | None = None
-    completion: bytes = b""
-    at: int = 0
 
 
 class ExtendedQueries:
@@ -341,7 +327,8 @@ class ExtendedQueries:
             await self._execute_with_hooks(portal, message)
             return
         if isinstance(portal, WritePortal):
-            await self._execute_write(portal, execute.max_rows)
+            await self._conversation.settled()
+            await portal.execute(self._conversation, execute.max_rows)
             return
         self._backend.executed = True
         self._backend.send(Step.EXECUTE, message.raw)
@@ -355,28 +342,6 @@ class ExtendedQueries:
         exchange = self._backend.ask([(Step.EXECUTE, message.raw)], _SUSPENDABLE)
         await exchange.wait()
         await run_after(self._conversation, portal.relay, exchange)
-
-    async def _execute_write(self, portal: WritePortal, max_rows: int) -> None:
-        conversation, backend = self._conversation, self._backend
-        await conversation.settled()
-        if portal.rows is None:
-
-            async def execute() -> Exchange:
-                exchange = backend.ask([(Step.EXECUTE, requests.execute(portal.name))])
-                await exchange.wait()
-                return exchange
-
-            answer = await conversation.write(portal.write, execute)
-            kept = answer.kept
-            portal.rows = [each.raw for each in kept if each.kind == responses.DATA_ROW]
-            portal.completion = b"".join(
-                each.raw for each in kept if each.kind == responses.COMMAND_COMPLETE
-            )
-        start, left = portal.at, len(portal.rows) - portal.at
-        portal.at += min(left, max_rows) if max_rows else left
-        conversation.client.write(b"".join(portal.rows[start : portal.at]))
-        suspended = max_rows and portal.at - start == max_rows
-        conversation.client.write(responses.portal_suspended() if suspended else portal.completion)
 
     async def _execute_on_lake(self, portal: LakePortal, max_rows: int) -> None:
         conversation = self._conversation
