@@ -102,6 +102,14 @@ SELECT * FROM lake; TABLE lake; VALUES ((SELECT v FROM lake)); WITH x AS (TABLE 
 SELECT * FROM lake_view;
 """
 
+WRITING = """
+INSERT INTO lake VALUES (1); UPDATE lake SET v = 'x'; DELETE FROM lake; TRUNCATE lake;
+TRUNCATE ONLY (lake); UPDATE lake_view SET v = 'x'; DELETE FROM lake WHERE false;
+MERGE INTO lake USING mine ON lake.id = mine.id WHEN MATCHED THEN DELETE;
+INSERT INTO lake SELECT * FROM lake_view ON CONFLICT DO NOTHING; COPY lake FROM STDIN;
+WITH x AS (DELETE FROM lake RETURNING *) SELECT * FROM x; COPY lake (id) FROM STDIN (FORMAT csv);
+"""
+
 REFUSED = """
 ALTER AGGREGATE x(int) RENAME TO y; ALTER CONVERSION x RENAME TO y;
 ALTER EVENT TRIGGER penstock_ddl DISABLE; ALTER FOREIGN DATA WRAPPER x OPTIONS (a 'b');
@@ -132,20 +140,16 @@ DROP TABLESPACE x; IMPORT FOREIGN SCHEMA x FROM SERVER y INTO z; LOAD 'x'; PREPA
 REFRESH MATERIALIZED VIEW x; SELECT * INTO x FROM lake; CREATE EXTENSION dblink; CREATE TYPE x;
 CREATE TYPE x (INPUT = a, OUTPUT = b); ALTER TABLE lake DETACH PARTITION x CONCURRENTLY;
 ALTER SYSTEM SET max_logical_replication_workers = 4; SET session_replication_role = replica;
-INSERT INTO lake VALUES (1); UPDATE lake SET v = 'x'; DELETE FROM lake; TRUNCATE lake;
-TRUNCATE mine, lake; TRUNCATE ONLY (lake); UPDATE lake_view SET v = 'x';
-DELETE FROM lake WHERE false;
-MERGE INTO lake USING mine ON lake.id = mine.id WHEN MATCHED THEN DELETE;
+TRUNCATE mine, lake; WITH x AS (DELETE FROM mine RETURNING id) DELETE FROM lake;
 MERGE INTO mine USING lake ON lake.id = mine.id WHEN MATCHED THEN DELETE;
 INSERT INTO mine SELECT * FROM lake; INSERT INTO mine VALUES ((SELECT max(id) FROM lake));
 INSERT INTO mine VALUES (1) RETURNING (SELECT count(*) FROM lake);
 INSERT INTO mine VALUES (1) ON CONFLICT (id) DO UPDATE SET v = (SELECT max(v) FROM lake);
 UPDATE mine SET v = lake.v FROM lake; DELETE FROM mine USING lake WHERE lake.id = mine.id;
 DELETE FROM mine WHERE EXISTS (SELECT FROM lake_view);
-WITH x AS (DELETE FROM lake RETURNING *) SELECT * FROM x;
 WITH x AS (DELETE FROM mine RETURNING *) SELECT * FROM x, lake;
 WITH x AS (SELECT * FROM lake) INSERT INTO mine SELECT * FROM x; COPY lake TO STDOUT;
-COPY lake (id) TO STDOUT; COPY lake FROM STDIN; COPY (TABLE lake) TO STDOUT;
+COPY lake (id) TO STDOUT; COPY lake FROM '/x'; COPY (TABLE lake) TO STDOUT;
 COPY (SELECT count(*) FROM lake_view) TO STDOUT; COPY BINARY lake TO STDOUT;
 COPY public . lake TO STDOUT; COPY (DELETE FROM lake RETURNING *) TO STDOUT;
 EXPLAIN SELECT * FROM lake; EXPLAIN ANALYZE SELECT * FROM lake; EXPLAIN (ANALYZE) DELETE FROM lake;
@@ -222,6 +226,12 @@ def test_every_command_is_tried_below() -> None:
 def test_commands_that_are_relayed(client: Client, sql: str) -> None:
     """They touch no rows of lake tables."""
     assert client.outcome(sql) == "relay"
+
+
+@pytest.mark.parametrize("sql", each(WRITING))
+def test_commands_that_write_the_lake(client: Client, sql: str) -> None:
+    """They are run inside of a savepoint, on relations that have the lake's rows."""
+    assert client.outcome(sql) == "write"
 
 
 @pytest.mark.parametrize("sql", each(ON_LAKE))
@@ -319,7 +329,8 @@ def test_failed_transactions_say_so(client: Client) -> None:
 
 def test_a_statement_that_breaks_off_is_an_error_of_the_statement(client: Client) -> None:
     """Whatever is missing at the end, the answer is an action or an error with a SQLSTATE."""
-    for sql in each(RELAYED) + each(ON_LAKE) + each(REFUSED) + each(NOT_PERMITTED):
+    texts = (RELAYED, ON_LAKE, WRITING, REFUSED, NOT_PERMITTED)
+    for sql in [sql for text in texts for sql in each(text)]:
         for token in significant(sql)[:-1]:
             outcome = client.outcome(sql[: token.end])
-            assert re.fullmatch("relay|lake|(?!XX)[0-9A-Z]{5}", outcome), sql[: token.end]
+            assert re.fullmatch("relay|lake|write|(?!XX)[0-9A-Z]{5}", outcome), sql[: token.end]
