@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
@@ -282,7 +283,12 @@ def test_columns_match_by_name(spark_worker: SparkSession, tmp_path: Path) -> No
         files = [staged(tmp_path / "s", publisher.relation(), changes)]
         batch = TableBatch(files, 0, 2**62)
         applied = apply_changes(
-            lambda: spark_worker, table, batch, METADATA, ORIGIN, {"extra": "'by default'"}
+            lambda: spark_worker,
+            table,
+            batch,
+            METADATA,
+            ORIGIN,
+            {"extra": pa.scalar("by default")},
         )
         assert applied is not None
         return at(table, applied.version, applied.sole_writer)

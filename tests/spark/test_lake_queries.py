@@ -171,9 +171,10 @@ def test_a_running_query_can_be_cancelled(oracle: Oracle) -> None:
     assert oracle.compare("SELECT count(*) FROM people") is None
 
 
-def test_statement_timeout_ends_a_query(oracle: Oracle) -> None:
-    """57014 when the session's statement_timeout is over."""
-    with settings(oracle, "SET statement_timeout = '700ms'"):
+@pytest.mark.parametrize("timeout", ["60ms", "700ms"])
+def test_statement_timeout_ends_a_query(oracle: Oracle, timeout: str) -> None:
+    """57014 when the session's statement_timeout is over, also before Spark has a job of it."""
+    with settings(oracle, f"SET statement_timeout = '{timeout}'"):
         with pytest.raises(PenstockError, match="statement timeout") as ended:
             oracle.translated(SLOW)
     assert ended.value.sqlstate == "57014"

@@ -100,7 +100,7 @@ def apply_changes(
     batch: TableBatch,
     metadata: str,
     origin: str | None,
-    defaults: Mapping[str, str] | None = None,
+    defaults: Mapping[str, pa.Scalar] | None = None,
     conflicts: Conflicts | None = None,
     policy: Policy = Policy.ERROR,
     spread_rows: int = SPREAD_ROWS,
@@ -124,8 +124,7 @@ def apply_changes(
     counts, relations = count_changes(batch)
     if counts.total == 0:
         return None
-    values = default_values(session, defaults or {})
-    mappings = {each: RowMapping(each, target, values) for each in relations}
+    mappings = {each: RowMapping(each, target, defaults or {}) for each in relations}
     met = conflicts if conflicts is not None else Conflicts()
     work = _Work(session, target, batch, metadata, mappings, met, policy, spread_rows)
     if counts.truncates:
@@ -360,11 +359,3 @@ def _keyed_rows(
 def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield first
     yield from rest
-
-
-def default_values(session: GetSession, defaults: Mapping[str, str]) -> dict[str, pa.Scalar]:
-    """The values of Spark SQL literals, by column."""
-    if not defaults:
-        return {}
-    row = session().sql("SELECT " + ", ".join(defaults.values())).toArrow()
-    return {name: row.column(at)[0] for at, name in enumerate(defaults)}

@@ -48,8 +48,10 @@ class Keyed:
         policy: Policy,
     ) -> None:
         self._tables = [target, *batch.siblings]
-        defaults = next(iter(mappings.values())).defaults
-        gaps = {c.name for c in target.columns if c.not_null and c.name not in defaults}
+        filled = next(iter(mappings.values())).defaults.keys() - {
+            column.name for relation in mappings for column in relation.columns
+        }
+        gaps = {c.name for c in target.columns if c.not_null and c.name not in filled}
         self._empty = all(table.version is None for table in self._tables)
         self._setting = Setting(target, batch, policy, self._empty, frozenset(gaps))
         self._index = index

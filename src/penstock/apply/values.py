@@ -26,6 +26,7 @@ no text on the publisher is what numeric_as and the like have made of it (change
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ import pyarrow.compute as pc
 
 from penstock.change import types
 from penstock.change.mapping import DATES_AND_TIMES, option_for, shortened
-from penstock.change.relation import Column, LakeColumn
+from penstock.change.relation import Column, LakeColumn, LakeTable
 from penstock.errors import (
     FeatureNotSupportedError,
     InvalidTextError,
@@ -93,6 +94,16 @@ def check_not_null(values: pa.Array, sent: pa.Array | None, target: LakeColumn, 
             f'null value in column "{target.name}" of relation "{table}"'
             " violates not-null constraint"
         )
+
+
+def values_from_text(texts: Mapping[str, str], target: LakeTable) -> dict[str, pa.Scalar]:
+    """Values of some columns from their types' output form.
+
+    ValueNotHeldError for one that the lake cannot hold.
+    """
+    return {
+        c.name: _parsed(pa.array([texts[c.name]]), c)[0] for c in target.columns if c.name in texts
+    }
 
 
 def _convertible(source: int, target: int) -> bool:

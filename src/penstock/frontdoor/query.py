@@ -45,6 +45,9 @@ _PLAIN_STYLES = {
 """Settings under which every type's text is as the lake has it; the first is for the hint."""
 
 _ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
+_CANCEL_AGAIN = 0.2
+"""Seconds."""
+
 _PLAIN_INTEGER = re.compile(r"-?[0-9]{1,9}\Z")
 _INTEGERS = frozenset({types.INT4, types.INT8})
 _TEXTS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR, constants.UNKNOWN})
@@ -115,14 +118,21 @@ class SparkQueries:
 
     def cancel(self, job: str) -> None:
         """Stop a query that runs under this name."""
-        if job in self._running:
+        if job in self._running and job not in self._cancelled:
             self._cancelled.add(job)
             task = asyncio.ensure_future(self._cancel(job))
             self._cancelling.add(task)
             task.add_done_callback(self._cancelling.discard)
 
     async def _cancel(self, job: str) -> None:
-        await asyncio.to_thread(lambda: cancel_query(self._spark(), job))
+        """Cancel it until it has ended.
+
+        Spark ends the jobs of a cancelled group that run, and does not start further ones, except
+        a stage that writes a shuffle: one that is asked for after the cancel runs to its end.
+        """
+        while job in self._running:
+            await asyncio.to_thread(lambda: cancel_query(self._spark(), job))
+            await asyncio.sleep(_CANCEL_AGAIN)
 
     async def _in_spark(
         self, translation: Translation, reads: Sequence[TableAt], job: str, timeout: float | None
@@ -131,14 +141,14 @@ class SparkQueries:
             asyncio.to_thread(lambda: run_query(self._spark(), translation, reads, job))
         )
         done, _ = await asyncio.wait([work], timeout=timeout)
+        by_user = job in self._cancelled
         if not done:
-            await self._cancel(job)
+            self.cancel(job)
             await asyncio.wait([work])
+        if not done or by_user:
             work.exception()
-            raise PenstockError("canceling statement due to statement timeout", sqlstate="57014")
-        if job in self._cancelled:
-            work.exception()
-            raise PenstockError("canceling statement due to user request", sqlstate="57014")
+            reason = "user request" if by_user else "statement timeout"
+            raise PenstockError(f"canceling statement due to {reason}", sqlstate="57014")
         return work.result()
 
     async def _prepare(

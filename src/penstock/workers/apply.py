@@ -28,8 +28,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import pyarrow as pa
+
 from penstock.apply.batch import Commits, TableBatch
-from penstock.apply.changes import Applied, apply_changes, default_values
+from penstock.apply.changes import Applied, apply_changes
 from penstock.apply.conflicts import Policy
 from penstock.apply.failing import (
     CHANGE_ERRORS,
@@ -39,6 +41,7 @@ from penstock.apply.failing import (
     first_of,
 )
 from penstock.apply.leaf import check_routed
+from penstock.apply.values import values_from_text
 from penstock.change.relation import LakeTable
 from penstock.control.catalog import (
     Subscription,
@@ -58,7 +61,7 @@ from penstock.pgoutput.decode import Transaction
 from penstock.sync.work import Batch, QualifiedName, TableWork
 from penstock.workers.conflicts import log_conflicts
 from penstock.workers.context import WorkerContext
-from penstock.workers.defaults import column_defaults, spark_literals
+from penstock.workers.defaults import column_defaults
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.external import retried
 from penstock.workers.partitions import leaf_predicate
@@ -82,7 +85,7 @@ class Target:
     work: TableWork
     only: str | None
     siblings: tuple[int, ...]
-    defaults: Mapping[str, str]
+    defaults: Mapping[str, pa.Scalar]
     origin: str | None
     published: LakeTable
     conflicts: Conflicts = field(default_factory=Conflicts)
@@ -211,7 +214,7 @@ class Applier:
         for work in works:
             try:
                 table = self._table(work.name)
-                follow_columns(
+                added = follow_columns(
                     self._published,
                     self._subscription,
                     commit,
@@ -219,7 +222,7 @@ class Applier:
                     work,
                     known.get(table.relid),
                 )
-                targets += self._targets(work)
+                targets += self._targets(work, added)
             except CHANGE_ERRORS as error:
                 _raise_at_first(error, work)
         return targets
@@ -230,7 +233,7 @@ class Applier:
         table = tables[target.relid]
         siblings = tuple(tables[relid] for relid in target.siblings)
         batch = replace(_batch(target.work), only=target.only, siblings=siblings, commits=commits)
-        with self._session() as session, _change_named(session, batch, table, target.defaults):
+        with self._session() as session, _change_named(batch, table, target.defaults):
             applied = apply_changes(
                 session,
                 table,
@@ -245,17 +248,17 @@ class Applier:
         reach(Failpoint.APPLY_TABLE_COMMITTED)
         return applied
 
-    def _targets(self, work: TableWork) -> list[Target]:
+    def _targets(self, work: TableWork, added: Mapping[str, str]) -> list[Target]:
+        """``added``: columns that the table just got, with what rows sent before have there."""
         table = self._table(work.name)
         leaves: list[tuple[LakeTable, str | None]] = [(table, None)]
         if table.kind == "p":
             leaves = leaf_partitions(self._connection, table.relid, self._root)
         relids = tuple(leaf.relid for leaf, _ in leaves)
         self._require_privileges(work, table, relids)
-        published = {c.name for file in work.files for c in file.relation.columns}
         role = acting_role(self._connection, self._subscription, table.relid)
-        values = column_defaults(self._connection, table, published, role)
-        defaults = spark_literals(table, values)
+        texts = column_defaults(self._connection, table, _always_sent(work), role)
+        defaults = values_from_text({**texts, **added}, table)
         all_is_sent = self._published.all_is_sent(table.relid, work.from_lsn)
         origin = self._subscription.origin_name if all_is_sent else None
         if table.kind == "r":
@@ -282,15 +285,15 @@ class Applier:
         table: LakeTable,
         work: TableWork,
         leaves: Sequence[tuple[LakeTable, str | None]],
-        defaults: Mapping[str, str],
+        defaults: Mapping[str, pa.Scalar],
     ) -> None:
         """FailedChangeError when no leaf takes a row; one without a predicate takes all."""
         limited = [(leaf, only) for leaf, only in leaves if only is not None]
         if len(limited) < len(leaves):
             return
         batch = _batch(work)
-        with self._session() as session, _change_named(session, batch, table, defaults):
-            check_routed(session, table, batch, limited, default_values(session, defaults))
+        with self._session() as session, _change_named(batch, table, defaults):
+            check_routed(session, table, batch, limited, defaults)
 
     @contextmanager
     def _session(self) -> Iterator[GetSession]:
@@ -317,19 +320,24 @@ def _record(commit: Commit, table: LakeTable, applied: Applied) -> None:
         commit.set_columns(table)
 
 
+def _always_sent(work: TableWork) -> set[str]:
+    """The columns that every row of a work has."""
+    return set.intersection(*({c.name for c in file.relation.columns} for file in work.files))
+
+
 def _batch(work: TableWork) -> TableBatch:
     return TableBatch(work.files, work.from_lsn, work.to_lsn)
 
 
 @contextmanager
 def _change_named(
-    session: GetSession, batch: TableBatch, table: LakeTable, defaults: Mapping[str, str]
+    batch: TableBatch, table: LakeTable, defaults: Mapping[str, pa.Scalar]
 ) -> Iterator[None]:
     """An error that a change of the batch has raised is a FailedChangeError, which says which."""
     try:
         yield
     except CHANGE_ERRORS as error:
-        change = failing_change(error, batch, table, default_values(session, defaults))
+        change = failing_change(error, batch, table, defaults)
         if change is None:
             raise
         raise FailedChangeError(error, change) from error

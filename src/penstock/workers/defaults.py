@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults of columns that the lake's table has and the published table has not.
 
-PostgreSQL fills such columns with their default, row by row.  Here the control database computes
-a default once per batch, which is the same for constants and for stable functions.  A volatile
-default (random(), nextval()), an identity and a generated column would need a value per row: apply
-stops with 0A000, rather than giving all rows one value.
+Which it has not depends on the definition that a row was sent under: a batch may have rows of
+several.  PostgreSQL fills such columns with their default, row by row.  Here the control database
+computes a default once per batch, which is the same for constants and for stable functions.  A
+volatile default (random(), nextval()), an identity and a generated column would need a value per
+row: apply stops with 0A000, rather than giving all rows one value.
 
 As in PostgreSQL, a default is computed with the rights of the role that apply acts as, not with the
 node's.  A function of a user could take those back (it may set the role), so it is refused, too.
@@ -12,15 +13,14 @@ node's.  A function of a user could take those back (it may set the role), so it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from psycopg import sql
 
 from penstock.change.relation import LakeTable
 from penstock.control.connect import ControlConnection
 from penstock.errors import FeatureNotSupportedError
-from penstock.lake.tables import spark_schema
-from penstock.names import quote_pg, quote_spark_literal
+from penstock.names import quote_pg
 from penstock.sql.nodes import parse_nodes
 from penstock.sql.translate.facts import needs
 
@@ -30,6 +30,8 @@ FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum
 WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s)
     AND (d.oid IS NOT NULL OR a.attidentity <> '')
 """
+_VALUE = """
+SELECT format('%s', d) FROM (SELECT {}) AS v (d) WHERE d IS NOT NULL"""  # the output function's
 _VARIES = """
 SELECT EXISTS (SELECT FROM pg_proc WHERE oid = ANY (%s::oid[])
                AND (provolatile = 'v' OR oid >= 16384))  -- FirstNormalObjectId"""
@@ -38,7 +40,7 @@ SELECT EXISTS (SELECT FROM pg_proc WHERE oid = ANY (%s::oid[])
 def column_defaults(
     conn: ControlConnection, table: LakeTable, published: Iterable[str], role: str
 ) -> dict[str, str]:
-    """Text form of the default of each column that is not published; nulls are left out.
+    """The default of each column that is not published, in output form; nulls are left out.
 
     ``role`` is who computes them.  FeatureNotSupportedError (0A000) for a default that has a value
     of its own for each row.
@@ -55,9 +57,9 @@ def column_defaults(
             )
         with conn.transaction():
             conn.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
-            row = conn.execute(f"SELECT ({expression})::text".encode()).fetchone()
+            row = conn.execute(_VALUE.format(expression).encode()).fetchone()
             conn.execute("SET LOCAL ROLE NONE")
-        if row is not None and row[0] is not None:
+        if row is not None:
             values[name] = row[0]
     return values
 
@@ -67,22 +69,3 @@ def _varies(conn: ControlConnection, expression: str) -> bool:
     functions = needs(parse_nodes(row[0] if row else "()")).functions
     found = conn.execute(_VARIES.encode(), [list(functions)]).fetchone()
     return bool(found and found[0])
-
-
-def spark_literals(table: LakeTable, values: Mapping[str, str]) -> dict[str, str]:
-    """Defaults as Spark SQL expressions of the columns' types, for apply_changes."""
-    schema = spark_schema(table)
-    literals = {}
-    for name, value in values.items():
-        kind = schema[name].dataType.simpleString()
-        text = quote_spark_literal(value)
-        if kind.startswith("array"):
-            raise FeatureNotSupportedError(
-                f'default of array column "{name}" of "{table.schema}.{table.name}" is not'
-                " supported for rows from a subscription",
-                hint=f"ALTER TABLE ... ALTER COLUMN {quote_pg(name)} DROP DEFAULT.",
-            )
-        literals[name] = (
-            f"unhex(substr({text}, 3))" if kind == "binary" else f"CAST({text} AS {kind})"
-        )
-    return literals

@@ -48,22 +48,24 @@ def follow_columns(
     table: LakeTable,
     work: TableWork,
     known: Known | None,
-) -> None:
+) -> dict[str, str]:
     """Add the columns that were added on the publisher, and take note of all that it sends.
 
     ``known`` is None for a table of which nothing is known; then nothing is added, nor is it with
-    schema_changes = error.
+    schema_changes = error.  Returns what is not null in the rows that existed when a column was
+    added, in its type's output form: rows of the same work that were sent before have that, too.
     """
+    added: dict[str, str] = {}
     sent = {column.name for file in work.files for column in file.relation.columns}
     oids = {file.relation.oid for file in work.files}
     if known is None or (sent <= known.columns and oids == {known.standing.oid}):
-        return
+        return added
     as_text = subscription.mapping.text_types
     with published.connect() as publisher:
         now = standings(publisher, subscription.publications, [work.name]).get(work.name)
         columns = {} if now is None else columns_now(publisher, now.oid, as_text)
     if now is None:  # it has another name by now
-        return
+        return added
     before, natts = known.standing, now.natts
     if oids == {before.oid} and now.oid == before.oid:
         natts = max(before.natts, _seen(columns, sent, now.natts))
@@ -72,9 +74,12 @@ def follow_columns(
             for name in sorted(missing & columns.keys(), key=lambda name: columns[name].attnum):
                 if _was_added(columns[name], before, now):
                     _add_column(commit, table, name, columns[name])
+                    if (value := columns[name].missing) is not None:
+                        added[name] = value
     after = replace(before, oid=now.oid, natts=natts, files=now.files)
     after_all = replace(known, standing=after, columns=frozenset(sent))
     keep(commit.conn, subscription.oid, table.relid, after_all)
+    return added
 
 
 def _was_added(column: PublisherColumn, before: Standing, now: Standing) -> bool:
