@@ -2,8 +2,8 @@
 """What a PostgreSQL sends for publications, beside what our plan and transformation make of it.
 
 One slot of a real server keeps what some statements wrote.  It is read again and again, each time
-through pgoutput for other publications: those under test, and ``RAW``, which has every change
-without filters and lists.  Only the latter goes through our code.
+through pgoutput for other publications: those under test, and raw ones, which have every change
+without filters and lists.  Only the latter go through our code.
 """
 
 from __future__ import annotations
@@ -33,12 +33,6 @@ from penstock.publish.transform import CompiledPlan, compile_plan, published_cha
 from penstock.sql.translate.facts import needs
 from tests.support.fix_servers import Database
 from tests.support.reference_decoder import Reference
-
-RAW = (
-    "CREATE PUBLICATION raw_changes FOR ALL TABLES",
-    "CREATE PUBLICATION raw_truncates FOR ALL TABLES"
-    " WITH (publish = 'truncate', publish_via_partition_root)",
-)
 
 
 @dataclass(frozen=True)
@@ -93,17 +87,29 @@ class PublishingOracle:
 
     def start(self) -> None:
         """Keep what is written from now on; all publications must exist."""
-        self.run(RAW)
+        self.run(["CREATE PUBLICATION raw_changes FOR ALL TABLES"])
+        if self.conn.info.server_version >= 180000:
+            self.run(["ALTER PUBLICATION raw_changes SET (publish_generated_columns = stored)"])
+        self.run(
+            f"CREATE PUBLICATION raw_{oid} FOR TABLE {name}"
+            " WITH (publish = 'truncate', publish_via_partition_root)"
+            for oid, name in self._partitioned()
+        )
         self.conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self._slot])
 
     def written(self) -> None:
         """Read what was written, as our decoder has it."""
         self._raw = list(self._decoded(["raw_changes"]))
-        oids = self.conn.execute("SELECT oid::int8 FROM pg_class WHERE relkind = 'p'").fetchall()
-        for relation, table in self._decoded(["raw_truncates"]):
-            if (relation.oid,) in oids:
+        for oid, _ in self._partitioned():
+            for relation, table in self._decoded([f"raw_{oid}"]):
                 self._roots.add(relation)
                 self._raw.append((relation, table))
+
+    def _partitioned(self) -> list[tuple[int, str]]:
+        """Tables whose own TRUNCATE is sent only if they are published as the root."""
+        return self.conn.execute(
+            "SELECT oid::int8, oid::regclass::text FROM pg_class WHERE relkind = 'p' ORDER BY 1"
+        ).fetchall()
 
     def _decoded(self, publications: Sequence[str]) -> Iterator[tuple[Relation, pa.Table]]:
         messages = self.messages(publications)
@@ -138,7 +144,6 @@ class PublishingOracle:
         Relations whose changes are of one schema and go the same way go it together.
         """
         plans = self.plans(publications)
-        roots = self._roots  # whose places are of another reading
         together: dict[Any, _Together] = {}
         for relation, table in self._raw:
             plan = plans.get(relation.oid)
@@ -147,7 +152,8 @@ class PublishingOracle:
             trees = [where.nodes for of in plan.filters.values() for where in of]
             compiled = compile_plan(plan, read_functions(self.conn, needs(trees)))
             filters = tuple((action, compiled.filters.get(action)) for action in ROW_ACTIONS)
-            key = (table.schema, filters, plan.truncate, _names(plan.relation), relation in roots)
+            root = relation.oid if relation in self._roots else 0  # places of its own reading
+            key = (table.schema, filters, plan.truncate, _names(plan.relation), root)
             together.setdefault(key, _Together(compiled)).add(table, plan.relation)
         return _in_order(chain.from_iterable(
             each.published(self._frame(pa.concat_tables(each.tables), files))
