@@ -16,6 +16,8 @@ CASE WHEN i4 > 1 THEN b ELSE t = 'a' END
 CASE t WHEN 'a' THEN b WHEN 'A' THEN true END
 coalesce(i4, i8, 0) = 0
 nullif(t, 'a') IS NULL
+(10 / i4 < ceil(NULL::numeric::float4)) IS NULL
+i4 + NULL / i4 IS NULL
 i4 IS DISTINCT FROM 1 AND f8 IS NOT DISTINCT FROM 'NaN'
 greatest(i4, i8, NULL) > least(i2, 5)
 j IS NULL OR iv IS NOT NULL OR ip IS NULL

@@ -207,7 +207,7 @@ def test_a_snapshot_pins_rows_and_no_log(publisher_db: Database, tmp_path: Path)
 def test_a_value_that_cannot_be_held_is_named(
     publisher_db: Database, tmp_path: Path, kind: str, value: str, shown: str
 ) -> None:
-    """It stops the copy with table, column and value, and leaves no file behind."""
+    """It stops the copy with table, column, value and option, and leaves no file behind."""
     publisher_db.psql(f"""
         CREATE TABLE t (id int, v {kind});
         INSERT INTO t VALUES (1, NULL), (2, '{value}');
@@ -218,6 +218,9 @@ def test_a_value_that_cannot_be_held_is_named(
             copy.run(table)
         expected = f'value "{shown}" of column "v" of table "public.t" cannot be held by the lake'
         assert failed.value.message == expected
+        option = "array_as" if kind.endswith("[]") else "datetime_as"
+        option = "numeric_as" if kind == "numeric" else option
+        assert f"SET ({option} = text)" in (failed.value.hint or "")
         assert not list(Path(table.lake.location).iterdir())
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +34,13 @@ ROWS = 200_000
 MakeReaders = Callable[[Source], Readers]
 
 
+@contextmanager
+def node_reader(source: Source) -> Iterator[NodeReader]:
+    """The node as a reader, which begins to connect at once."""
+    with closing(Ahead(source.conninfo)) as ahead:
+        yield NodeReader(source, ahead)
+
+
 @pytest.fixture(params=["executors", "node"])
 def readers(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[MakeReaders]:
     """Who reads; both must do the same."""
@@ -42,7 +49,7 @@ def readers(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Mak
         def make(source: Source) -> Readers:
             if request.param == "executors":
                 return ExecutorReaders(spark, source, 2)
-            return NodeReader(source, at_end.enter_context(closing(Ahead(source.conninfo))))
+            return at_end.enter_context(node_reader(source))
 
         yield make
 
@@ -69,6 +76,16 @@ def snapshot(orders: Database) -> Iterator[Snapshot]:
         orders.conninfo, stopping=stopping, application_name="copy test"
     ) as exported:
         yield exported
+
+
+def source_of(
+    database: Database, snapshot: Snapshot, application_name: str | None = None
+) -> Source:
+    """Where a snapshot is read, under this name."""
+    conninfo = publisher_conninfo(
+        database.conninfo, replication=False, application_name=application_name
+    )
+    return Source(conninfo, snapshot.name)
 
 
 def table_copy(
@@ -107,7 +124,7 @@ def test_tables_are_copied_and_committed(
         for relid, name in enumerate(("orders", "many", "none"), 1)
     }
     assert copies[1].published.estimated_rows == ROWS
-    source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
+    source = source_of(orders, snapshot)
     progress: Counter[int] = Counter()
     seen = []
     packs = packs_of(copies.values())
@@ -152,7 +169,7 @@ def test_a_failure_leaves_no_files(
             table_copy(spark, orders, later, name, tmp_path, relid)
             for relid, name in ((1, "orders"), (2, "many"))
         ]
-        source = Source(publisher_conninfo(orders.conninfo, replication=False), later.name)
+        source = source_of(orders, later)
         with pytest.raises(ValueNotHeldError, match='"infinity" of column "v"'):
             list(run_copy(readers(source), packs_of(copies), lambda *_: None, threading.Event()))
     assert not list(tmp_path.glob("*/*.parquet"))
@@ -167,7 +184,7 @@ def test_a_copy_stops_when_asked(
 ) -> None:
     """A stop ends the running jobs and removes what they wrote."""
     copies = [table_copy(spark, orders, snapshot, "orders", tmp_path, 1)]
-    source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
+    source = source_of(orders, snapshot)
     stopping = threading.Event()
     copy = run_copy(readers(source), packs_of(copies), lambda *_: stopping.set(), stopping)
     with pytest.raises(CopyStoppedError):
@@ -184,7 +201,7 @@ def test_without_its_snapshot_a_copy_ends(
 ) -> None:
     """When the keeper's connection is gone, no other snapshot is read: the copy ends."""
     copies = [table_copy(spark, orders, snapshot, "orders", tmp_path, 1)]
-    source = Source(publisher_conninfo(orders.conninfo, replication=False), snapshot.name)
+    source = source_of(orders, snapshot)
     snapshot.connection.close()
     copy = run_copy(readers(source), packs_of(copies), lambda *_: None, threading.Event())
     with pytest.raises(ConnectionLostError, match="the snapshot of the initial copy is gone"):
@@ -196,15 +213,13 @@ def test_a_statement_that_waits_is_cancelled(
 ) -> None:
     """A stop does not wait for the publisher to be done; what the node read with is gone there."""
     name = "copy that waits"
-    conninfo = publisher_conninfo(orders.conninfo, replication=False, application_name=name)
     packs = packs_of([table_copy(spark, orders, snapshot, "many", tmp_path, 1)])
+    source = source_of(orders, snapshot, name)
     sessions = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'"
     stopping = threading.Event()
-    with orders.connect() as other, closing(Ahead(conninfo)) as ahead:
+    with orders.connect() as other, node_reader(source) as reader:
         other.execute("BEGIN; LOCK TABLE many")
-        copy = run_copy(
-            NodeReader(Source(conninfo, snapshot.name), ahead), packs, lambda *_: None, stopping
-        )
+        copy = run_copy(reader, packs, lambda *_: None, stopping)
 
         def stop_when_it_waits() -> None:
             waits = f"{sessions} AND wait_event_type = 'Lock'"
@@ -224,16 +239,14 @@ def test_a_connection_made_ahead_may_be_gone(
 ) -> None:
     """A publisher may end one that does nothing while the copy waits for its snapshot."""
     name = "copy ahead"
-    conninfo = publisher_conninfo(orders.conninfo, replication=False, application_name=name)
     packs = packs_of([table_copy(spark, orders, snapshot, "many", tmp_path, 1)])
-    with closing(Ahead(conninfo)) as ahead:
+    with node_reader(source_of(orders, snapshot, name)) as reader:
         there = (
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             f" WHERE application_name = '{name}' AND state LIKE 'idle%'"
         )
         wait_until(lambda: orders.psql(there) == "t", 30, "the connection")
-        readers = NodeReader(Source(conninfo, snapshot.name), ahead)
-        (copied,) = run_copy(readers, packs, lambda *_: None, threading.Event())
+        (copied,) = run_copy(reader, packs, lambda *_: None, threading.Event())
     assert copied.rows == 10
 
 

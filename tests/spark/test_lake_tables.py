@@ -21,7 +21,7 @@ from penstock.lake import tables
 from penstock.lake.durable import deletion_vector_path, log_entry, sync_versions
 from penstock.lake.files import NewFile, write_file
 from penstock.lake.find import find_rows
-from penstock.lake.key_index import FOLDER, INDEX_FROM
+from penstock.lake.key_index import FOLDER, INDEXING
 from penstock.lake.log import data_files, head_version, physical_names
 from penstock.lake.vacuum import vacuum
 from tests.support.no_spark import no_spark
@@ -250,7 +250,7 @@ def test_executors_make_indexes_that_spark_passes_over(
     """
     table = lake_table(tmp_path / "t", {"id": types.INT4})
     tables.create(lambda: spark_worker, table, "m")
-    rows = pa.table({"id": pa.array(np.arange(INDEX_FROM) * 2, pa.int32())})
+    rows = pa.table({"id": pa.array(np.arange(INDEXING.rows) * 2, pa.int32())})
     table = at(table, tables.append_files(at_head(table), [write_file(rows, table.location)], "m"))
     asked = pa.table({"id": pa.array(range(100_000, 100_100), pa.int32())})
     there = find_rows(table, asked, lambda: spark_worker, spread_rows=0)
@@ -261,7 +261,7 @@ def test_executors_make_indexes_that_spark_passes_over(
         os.utime(path, (0, 0))
     vacuum(lambda: spark_worker, table)
     assert index.exists() and not orphan.exists()
-    assert tables.read(spark_worker, table).count() == INDEX_FROM
+    assert tables.read(spark_worker, table).count() == INDEXING.rows
     here = find_rows(table, asked, no_spark, spread_rows=0)
     assert len(here) == 50 and index.stat().st_mtime == 0
     assert (here.row.tolist(), here.at.tolist()) == (there.row.tolist(), there.at.tolist())

@@ -8,6 +8,7 @@ filter_oracle    a FilterOracle with the rows of ``filter_grammar.EDGE_ROWS``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -20,21 +21,29 @@ from tests.support.filter_oracle import FilterOracle
 from tests.support.fix_servers import Servers, drop_database
 from tests.support.query_oracle import Oracle
 from tests.support.query_tables import LEAVES, PARTITIONS, TABLES, VIEWS
+from tests.support.servers import PostgresServer
+
+
+@contextmanager
+def _database(server: PostgresServer, name: str) -> Iterator[None]:
+    """A new database with collation C, as the control database has it."""
+    with server.connect() as conn:
+        command = f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'"
+        conn.execute(command.encode())
+    yield
+    drop_database(server, name)
 
 
 @pytest.fixture(scope="session")
 def oracle(
     servers: Servers, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Oracle]:
-    """PostgreSQL with collation C, as D9 wants it of the control database."""
+    """PostgreSQL with the rows of ``query_tables``, and a lake with the same."""
     server = servers()
-    with server.connect() as conn:
-        conn.execute("CREATE DATABASE query_oracle TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'")
-    with server.connect("query_oracle") as conn:
+    with _database(server, "query_oracle"), server.connect("query_oracle") as conn:
         made = Oracle(conn, spark, tmp_path_factory.mktemp("lake"))
         _fill(made, conn)
         yield made
-    drop_database(server, "query_oracle")
 
 
 def _fill(oracle: Oracle, conn: psycopg.Connection[Any]) -> None:
@@ -55,13 +64,12 @@ def _fill(oracle: Oracle, conn: psycopg.Connection[Any]) -> None:
 def filter_oracle(
     servers: Servers, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FilterOracle]:
-    """PostgreSQL with collation C and the rows of ``edge_rows``; a test may give it others."""
+    """PostgreSQL with the rows of ``edge_rows``; a test may give it others."""
     server = servers()
-    with server.connect() as conn:
-        conn.execute("CREATE DATABASE filters TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'")
-    conninfo = server.conninfo("filters")
-    with ControlConnection.connect(conninfo, autocommit=True) as session:
+    with (
+        _database(server, "filters"),
+        ControlConnection.connect(server.conninfo("filters"), autocommit=True) as session,
+    ):
         made = FilterOracle(session, spark, tmp_path_factory.mktemp("filters"))
         made.fill(edge_rows())
         yield made
-    drop_database(server, "filters")

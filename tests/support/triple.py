@@ -21,12 +21,15 @@ READY = (
     " WHERE s.subname = '{}' AND r.srsubstate <> 'r'"
 )
 
+APPLIED = """SELECT FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid
+    WHERE s.slot_name = ANY (%s) AND r.replay_lsn >= %s::pg_lsn"""
+
 
 class Triple:
     """``publisher`` feeds ``native`` and ``node`` by a subscription ``name`` on each.
 
-    The publisher needs a table ``{name}_mark (n int PRIMARY KEY)`` in the publication: both
-    subscribers are waited for by what they have in it.
+    The publisher needs a table ``{name}_mark (n int PRIMARY KEY)`` in the publication: a row in it
+    is the last change that both subscribers are waited for to have applied.
     """
 
     def __init__(self, publisher: Database, native: Database, node: Node, name: str) -> None:
@@ -77,11 +80,17 @@ class Triple:
     def caught_up(self) -> None:
         """Wait until both have applied everything."""
         self._marks += 1
-        self.publisher.psql(f"INSERT INTO {self.name}_mark VALUES ({self._marks})")
-        query = f"SELECT count(*) FROM {self.name}_mark WHERE n = {self._marks}"
+        slots = [f"{self.name}_native", f"{self.name}_node"]
         try:
-            wait_until(lambda: self.native.psql(query) == "1", SYNC_TIMEOUT, "the native mark")
-            wait_until(lambda: self.node.psql(query) == "1", SYNC_TIMEOUT, "the node's mark")
+            with self.publisher.connect() as conn:
+                conn.execute(f"INSERT INTO {self.name}_mark VALUES ({self._marks})".encode())
+                row = conn.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+                assert row is not None
+                wait_until(
+                    lambda: conn.execute(APPLIED, [slots, row[0]]).rowcount == len(slots),
+                    SYNC_TIMEOUT,
+                    "both to apply everything",
+                )
         except AssertionError as error:
             raise AssertionError(
                 f"{error}\nnode: {self._error()}\n{self._native_log()[-2000:]}"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-POLL = 0.02  # seconds between two looks, or as long as a look takes: a query takes CPU from others
+POLL = 0.02  # seconds between two looks, or twice what a look takes: it takes CPU from others
 
 
 def wait_until(predicate: Callable[[], T | None], timeout: float, what: str) -> T:
@@ -28,7 +28,7 @@ def wait_until(predicate: Callable[[], T | None], timeout: float, what: str) -> 
         ended = time.monotonic()
         if ended >= deadline:
             raise AssertionError(f"waited {timeout} s for {what}; last result: {result!r}")
-        time.sleep(max(POLL, ended - began))
+        time.sleep(max(POLL, 2 * (ended - began)))
 
 
 def hold(seconds: float) -> None:

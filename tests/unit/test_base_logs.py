@@ -7,12 +7,15 @@ import logging
 import stat
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, ConnectionLostError
 from penstock.logs import mask_passwords, setup_logging
+from penstock.threads import beside
+from tests.support.waits import wait_until
 
 CANARY = "canary7f3a"
 
@@ -96,6 +99,22 @@ def test_a_thread_that_ends_with_an_error_is_logged(log: Path) -> None:
     text = log.read_text()
     assert "CRITICAL  penstock: thread apply s ended with an error" in text
     assert CANARY not in text
+
+
+def test_a_defect_in_work_beside_is_logged(log: Path) -> None:
+    """Nobody may ask for the result; an expected error is told to who asks, and to nobody else."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    expected = beside(partial(fail, ConnectionLostError("the line is cut")), "copy 1")
+    defect = beside(partial(fail, KeyError("no such column")), "copy 2")
+    with pytest.raises(KeyError, match="no such column"):
+        defect.result()
+    assert isinstance(expected.exception(), ConnectionLostError)
+    said = "CRITICAL  penstock: thread copy 2 ended with an error"
+    wait_until(lambda: said in log.read_text(), 10, "the log")
+    assert "copy 1" not in log.read_text()
 
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ import pytest
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
-from penstock.lake import files, key_index, tables
+from penstock.lake import key_index, tables
 from penstock.lake.compact import rewrite, swap
 from penstock.lake.files import write_file
 from penstock.lake.find import find_rows
 from penstock.lake.key_hash import key_numbers
-from penstock.lake.key_index import FOLDER, INDEX_FROM, remove_unneeded
+from penstock.lake.key_index import FOLDER, INDEXING, Indexing, remove_unneeded
 from penstock.lake.log import data_files
 from tests.support.no_spark import no_spark
 
@@ -45,13 +45,9 @@ VALUES: dict[int, list[Any]] = {
 
 NUMBERS = [0, 588756875088343948, 2062733168098466202]
 
-
-@pytest.fixture(autouse=True)
-def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file is worth an index, of several row groups and runs."""
-    monkeypatch.setattr(key_index, "INDEX_FROM", 1)
-    monkeypatch.setattr(key_index, "RUN_BYTES", 300)
-    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 16)
+ALWAYS = Indexing(rows=1, run_bytes=300)
+"""Every file is worth an index, of several runs; GROUP_ROWS gives it several row groups."""
+GROUP_ROWS = 16
 
 
 def lake(folder: Path, *key: int) -> LakeTable:
@@ -72,7 +68,8 @@ def at(table: LakeTable, version: int | None) -> LakeTable:
 
 def append(table: LakeTable, rows: list[Row]) -> LakeTable:
     """One more file."""
-    file = write_file(pa.Table.from_pylist(rows, schema=tables.arrow_schema(table)), table.location)
+    arrow = pa.Table.from_pylist(rows, schema=tables.arrow_schema(table))
+    file = write_file(arrow, table.location, group_rows=GROUP_ROWS)
     return at(table, tables.append_files(table, [file], "m"))
 
 
@@ -86,9 +83,11 @@ def keys_of(table: LakeTable, rows: list[Row]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=tables.arrow_schema(table)).select(list(table.key))
 
 
-def found(table: LakeTable, asked: pa.Table) -> list[tuple[str, int, int]]:
+def found(
+    table: LakeTable, asked: pa.Table, indexing: Indexing = ALWAYS
+) -> list[tuple[str, int, int]]:
     """All hits: file, position, and the key asked for."""
-    hits = find_rows(table, asked)
+    hits = find_rows(table, asked, indexing=indexing)
     paths = [file.path for file in hits.files]
     return sorted(
         (paths[file], int(row), int(at))
@@ -175,16 +174,41 @@ def test_an_index_that_is_damaged_or_of_something_else(tmp_path: Path) -> None:
     assert one.read_bytes() == whole
 
 
-def test_keys_whose_numbers_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all keys had one hash, a look-up would still find the right rows, and not by the million.
+def colliding(count: int) -> list[Row]:
+    """Different keys of two bigints that all have one number.
+
+    The number is mix(mix(BASIS ^ k0) ^ k1), with SplitMix64's finalizer as mix.  So that k1 which
+    is mix(BASIS ^ k0) itself makes the number mix(0) for any k0: 0.
+    """
+    word = 2**64 - 1
+
+    def mix(bits: int) -> int:
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & word
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & word
+        return bits ^ bits >> 31
+
+    seconds = (mix(0xCBF29CE484222325 ^ first) for first in range(count))
+    return [
+        {"k0": first, "k1": second - 2**64 if second >> 63 else second}
+        for first, second in enumerate(seconds)
+    ]
+
+
+def test_keys_whose_numbers_are_equal(tmp_path: Path) -> None:
+    """If all keys have one hash, a look-up still finds the right rows, and not by the million.
 
     So nobody who may choose keys can make rows of others go, or fill the memory.
     """
-    monkeypatch.setattr(key_index, "key_numbers", lambda keys: np.zeros(keys.num_rows, np.int64))
-    table = append(lake(tmp_path, types.TEXT), [{"k0": f"{n}", "v": n} for n in range(50)])
-    for count in (1, 40):
-        asked = pa.table({"k0": [f"{n}" for n in range(30, 30 + count)]})
-        assert found(table, asked) == by_reading(table, asked)
+    rows = colliding(90)
+    table = append(lake(tmp_path, types.INT8, types.INT8), [row | {"v": 0} for row in rows[:50]])
+    assert key_numbers(keys_of(table, rows)).tolist() == [0] * 90
+    for count in (1, 60):
+        asked = keys_of(table, rows[30 : 30 + count])
+        expected = by_reading(table, asked)
+        assert [(row, at) for _, row, at in expected] == [
+            (30 + n, n) for n in range(min(count, 20))
+        ]
+        assert found(table, asked) == expected
         assert len(indexes(table)) == 1
 
 
@@ -197,12 +221,10 @@ def test_numbers_are_the_same_for_good(tmp_path: Path) -> None:
     assert key_numbers(keys.slice(1)).tolist() == NUMBERS[1:]
 
 
-def test_what_has_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_index(tmp_path: Path) -> None:
     """Few rows, the end of many, whole rows, null and lists as keys: they are read, and found."""
-    monkeypatch.setattr(key_index, "INDEX_FROM", INDEX_FROM)
     table = numbered(lake(tmp_path / "few", types.INT4), range(1000))
-    assert found(table, keys_of(table, [{"k0": 5}])) and indexes(table) == []
-    monkeypatch.setattr(key_index, "INDEX_FROM", 1)
+    assert found(table, keys_of(table, [{"k0": 5}]), INDEXING) and indexes(table) == []
     table = numbered(lake(tmp_path / "end", types.INT4), range(16 * 20))
     assert found(table, keys_of(table, [{"k0": 319}])) and indexes(table) == []
     assert found(table, keys_of(table, [{"k0": 0}, {"k0": 319}])) and len(indexes(table)) == 1

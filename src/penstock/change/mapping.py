@@ -88,10 +88,11 @@ def shortened(value: str) -> str:
 
 
 def not_held(
-    value: str, column: str, table: str, where: str = "", *, in_copy: bool = False
+    value: str, column: str, type_oid: int, table: str, where: str = "", *, in_copy: bool = False
 ) -> ValueNotHeldError:
-    """The error for a value that the lake cannot hold; ``table`` is the qualified name.
+    """The error for a value that the lake's ``column``, of this type, cannot hold.
 
+    ``table`` is the qualified name.
     ``in_copy``: it is in the initial copy, so the table is empty, and may not be dropped.
     """
     return ValueNotHeldError(
@@ -100,12 +101,18 @@ def not_held(
         detail="The lake holds numerics of up to 38 digits (18 of them fractional where the column"
         " declares none) without NaN and infinity, dates from year 1 to 9999, and arrays of one"
         " dimension that begin at 1.",
-        hint=_hint(value, in_copy),
+        hint=_hint(value, type_oid, in_copy),
         where=where,
     )
 
 
-def _hint(value: str, in_copy: bool) -> str:
+def _hint(value: str, type_oid: int, in_copy: bool) -> str:
+    option = option_for(type_oid)
+    if option is None:
+        return (
+            "Give the lake's column a type that has room for it, or leave the column out with a"
+            " column list on the publisher."
+        )
     infinite = "ALTER SUBSCRIPTION ... SET (infinity_as = clamp), or: "
     again = (
         "replace the column with ALTER TABLE ... DROP COLUMN, ADD COLUMN by one of type text."
@@ -115,7 +122,7 @@ def _hint(value: str, in_copy: bool) -> str:
     )
     return (
         (infinite if value in ("infinity", "-infinity") else "")
-        + f"ALTER SUBSCRIPTION ... SET ({_option(value)} = text), then {again}"
+        + f"ALTER SUBSCRIPTION ... SET ({option} = text), then {again}"
         " Or leave the column out with a column list on the publisher."
     )
 
@@ -127,12 +134,3 @@ def option_for(type_oid: int) -> str | None:
     if type_oid in DATES_AND_TIMES:
         return "datetime_as"
     return "numeric_as" if type_oid == types.NUMERIC else None
-
-
-def _option(value: str) -> str:
-    """The option that makes room for a value; types are told apart by their text forms."""
-    if value.startswith(("{", "[")):
-        return "array_as"
-    digits = value.lstrip("-")
-    dated = digits == "infinity" or "-" in digits
-    return "datetime_as" if dated else "numeric_as"

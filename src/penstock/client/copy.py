@@ -215,7 +215,7 @@ def _copy_column(source: Column, target: LakeColumn, clamp: bool) -> CopyColumn:
         if not (bounded and source.typmod <= target.typmod):
             longest = target.typmod - 4
     kind = types.arrow_type(target.type_oid, target.typmod)
-    return CopyColumn(target.name, kind, target.not_null, longest, clamp)
+    return CopyColumn(target.name, target.type_oid, kind, target.not_null, longest, clamp)
 
 
 def _item(source: Column, target: LakeColumn) -> tuple[str, str | None]:

@@ -15,7 +15,8 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from functools import partial
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
@@ -23,6 +24,7 @@ import adbc_driver_postgresql.dbapi as adbc
 from penstock.lake.copy import LOOK_AGAIN, Job, Pack
 from penstock.lake.copy_range import copy_ranges
 from penstock.lake.copy_source import Ahead, Source, reading_once
+from penstock.threads import beside
 
 CANCELS = 10
 """How often the publisher is asked to cancel before the thread is left alone, each LOOK_AGAIN."""
@@ -40,15 +42,13 @@ class NodeReader:
         self._cursor: adbc.Cursor | None = None
         self._in_use = threading.Lock()
         """Held while the cursor is cancelled, so that it is not closed meanwhile."""
-        self._thread = threading.Thread(name="copy")
+        self._reading: Future[None] = Future()
 
     def start(self, packs: Sequence[Pack], prefix: str) -> Sequence[Job]:
         """Begin to read."""
         jobs: list[Job] = [Future() for _ in packs]
-        self._thread = threading.Thread(
-            target=self._run, args=(packs, jobs, prefix), name="copy", daemon=True
-        )
-        self._thread.start()
+        self._reading = beside(partial(self._run, packs, jobs, prefix), "copy")
+        self._reading.add_done_callback(partial(_fail_next, jobs))
         return jobs
 
     def end(self) -> None:
@@ -58,25 +58,18 @@ class NodeReader:
             if self._cursor is not None:
                 # The request has a connection of its own, which may not be answered either.
                 threading.Thread(target=self._cancel, name="copy cancel", daemon=True).start()
-            self._thread.join(LOOK_AGAIN)
-            if not self._thread.is_alive():
+            if not wait([self._reading], LOOK_AGAIN).not_done:
                 return
         log.info("the publisher does not let go of the initial copy's connection")
 
     def _run(self, packs: Sequence[Pack], jobs: Sequence[Job], prefix: str) -> None:
-        waiting = iter(jobs)
-        job = next(waiting, Future())
-        try:
-            with reading_once(self._source, self._ahead) as cursor:
-                for pack in packs:
-                    if self._ended.is_set():
-                        return
-                    with self._cancellable(cursor):
-                        copied = copy_ranges(cursor, pack, prefix, self._source.last_change)
-                    job.set_result(copied)
-                    job = next(waiting, Future())
-        except Exception as error:  # noqa: BLE001  # whoever takes the job's result raises it
-            job.set_exception(error)
+        with reading_once(self._source, self._ahead) as cursor:
+            for pack, job in zip(packs, jobs, strict=True):
+                if self._ended.is_set():
+                    return
+                with self._cancellable(cursor):
+                    copied = copy_ranges(cursor, pack, prefix, self._source.last_change)
+                job.set_result(copied)
 
     @contextlib.contextmanager
     def _cancellable(self, cursor: adbc.Cursor) -> Iterator[None]:
@@ -96,3 +89,11 @@ class NodeReader:
                 return
             finally:
                 self._in_use.release()
+
+
+def _fail_next(jobs: Sequence[Job], reading: Future[None]) -> None:
+    """The error that ended the reading is that of the job which it was at."""
+    error = reading.exception()
+    job = next((job for job in jobs if not job.done()), None)
+    if error is not None and job is not None:
+        job.set_exception(error)

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change.last_change import LAST_CHANGE_FIELDS
-from penstock.change.mapping import not_held
 from penstock.errors import DiskFullError, PenstockError
 from penstock.lake.copy_source import WHERE, lost
 from penstock.lake.copy_values import CopyColumn, held
@@ -162,8 +161,7 @@ class _RangeWriter:
         for number, place in enumerate(source.checked, len(columns)):
             bad = batch.column(number).drop_null()
             if len(bad):
-                value, name = bad[0].as_py(), columns[place].name
-                raise not_held(value, name, self._target.name, in_copy=True)
+                raise columns[place].not_held(bad[0].as_py(), self._target.name)
         arrays = [
             held(batch.column(place), column, self._target.name)
             for place, column in enumerate(columns)

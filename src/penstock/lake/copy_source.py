@@ -17,12 +17,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 
 from penstock.errors import ConnectionLostError, PenstockError
 from penstock.names import quote_pg_literal
+from penstock.threads import beside
 
 WHERE = "initial copy, on the publisher"
 
@@ -81,11 +83,10 @@ class Ahead:
 
     def __init__(self, conninfo: str) -> None:
         """Begin to connect."""
-        self._connection: Future[adbc.Connection] = Future()
         self._taken = False
-        threading.Thread(
-            target=self._connect, args=(conninfo,), name="copy connection", daemon=True
-        ).start()
+        self._connection: Future[adbc.Connection] = beside(
+            partial(adbc.connect, conninfo), "copy connection", (adbc_driver_manager.Error,)
+        )
 
     def take(self) -> adbc.Connection:
         """The connection, which the caller closes from now on; raises what ADBC raised."""
@@ -96,12 +97,6 @@ class Ahead:
         """Close it when it is there, unless it was taken."""
         if not self._taken:
             self._connection.add_done_callback(_close_unused)
-
-    def _connect(self, conninfo: str) -> None:
-        try:
-            self._connection.set_result(adbc.connect(conninfo))
-        except adbc_driver_manager.Error as error:
-            self._connection.set_exception(error)
 
 
 def publisher_error(error: adbc_driver_manager.Error) -> PenstockError:

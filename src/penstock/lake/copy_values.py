@@ -22,6 +22,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,15 +42,21 @@ EPOCH_2000_DAYS = 10_957
 class CopyColumn:
     """A column of the lake's table that the publisher fills.
 
-    ``max_length`` is that of varchar(n), in characters, where the publisher's type does not see
-    to it.  ``clamp``: infinite dates and times become the first and the last that the lake holds.
+    ``type`` is what values of ``type_oid`` are in Arrow.  ``max_length`` is that of varchar(n), in
+    characters, where the publisher's type does not see to it.  ``clamp``: infinite dates and times
+    become the first and the last that the lake holds.
     """
 
     name: str
+    type_oid: int
     type: pa.DataType
     not_null: bool = False
     max_length: int | None = None
     clamp: bool = False
+
+    def not_held(self, value: str, table: str) -> ValueNotHeldError:
+        """The error for a value that the column cannot hold."""
+        return not_held(value, self.name, self.type_oid, table, in_copy=True)
 
 
 def held(values: pa.Array, column: CopyColumn, table: str) -> pa.Array:
@@ -65,12 +72,9 @@ def held(values: pa.Array, column: CopyColumn, table: str) -> pa.Array:
             sqlstate="23502",
         )
 
-    def refuse(value: str) -> ValueNotHeldError:
-        return not_held(value, column.name, table, in_copy=True)
-
     if column.clamp:
         values = _clamped(values)
-    result = _convert(values, column.type, refuse)
+    result = _convert(values, column.type, partial(column.not_held, table=table))
     if column.max_length is not None:
         _check_length(result, column, table)
     return result

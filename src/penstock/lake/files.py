@@ -58,7 +58,8 @@ class NewFile:
     ``schema`` is what is written, with the physical names of the table's columns, and who changed
     the rows (change/last_change.py); ``sorted_by``
     names columns by which the rows ascend, ``dictionary`` those whose values repeat (all may, by
-    default).  The file's name starts with ``prefix``.  The file is removed when the block raises.
+    default).  The file's name starts with ``prefix``; its row groups have ``group_rows`` rows.  The
+    file is removed when the block raises.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class NewFile:
         prefix: str = "",
         sorted_by: Sequence[str] = (),
         dictionary: Sequence[str] | bool = True,
+        group_rows: int = ROW_GROUP_ROWS,
     ) -> None:
         self.written: WrittenFile | None = None
         self._schema = schema
@@ -75,6 +77,7 @@ class NewFile:
         name = f"{prefix}-{uuid.uuid4()}" if prefix else str(uuid.uuid4())
         self._dictionary = dictionary if isinstance(dictionary, bool) else list(dictionary)
         self._path = Path(location) / f"{name}.parquet"
+        self._group_rows = group_rows
         self._rows = 0
 
     def __enter__(self) -> Self:
@@ -93,7 +96,7 @@ class NewFile:
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows; their columns are taken in the schema's order, whatever they are called."""
         table = pa.table(list(rows.columns), schema=self._schema)
-        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._writer.write_table(table, row_group_size=self._group_rows)
         self._rows += table.num_rows
 
     def __exit__(
@@ -116,10 +119,14 @@ class NewFile:
 
 
 def write_file(
-    rows: pa.Table, location: str, prefix: str = "", sorted_by: Sequence[str] = ()
+    rows: pa.Table,
+    location: str,
+    prefix: str = "",
+    sorted_by: Sequence[str] = (),
+    group_rows: int = ROW_GROUP_ROWS,
 ) -> WrittenFile:
     """Write one file with these rows into a table's folder and put it on disk (see NewFile)."""
-    with NewFile(location, rows.schema, prefix, sorted_by, repetitive(rows)) as file:
+    with NewFile(location, rows.schema, prefix, sorted_by, repetitive(rows), group_rows) as file:
         file.write(rows)
     assert file.written is not None  # the block ended well
     return file.written

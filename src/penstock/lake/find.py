@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from penstock.change.codes import row_codes
 from penstock.change.last_change import with_last_change
 from penstock.change.relation import LakeTable
-from penstock.lake.key_index import Found, KeySearch, key_search, pays
+from penstock.lake.key_index import INDEXING, Found, Indexing, KeySearch, key_search
 from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.reading import Ints, group_sizes, open_file, positions, read_groups
 from penstock.lake.session import GetSession
@@ -92,13 +92,14 @@ def find_rows(
     session: GetSession | None = None,
     spread_rows: int = SPREAD_ROWS,
     among: Iterable[DataFile] | None = None,
+    indexing: Indexing = INDEXING,
 ) -> Hits:
     """The rows of a table that equal one of ``asked``, whose rows are distinct.
 
     ``asked`` has columns of the table under their names, in the table's types.  No hits for a
     table without a Delta table.  With ``session``, files without an index that have more than
     ``spread_rows`` rows together are looked through by its executors.  ``among`` are the data
-    files; by default the version's.
+    files; by default the version's.  ``indexing`` says which of them get an index.
     """
     if table.version is None or not asked.num_rows:
         nothing = np.zeros(0, np.int64)
@@ -112,7 +113,7 @@ def find_rows(
         for file in among
         if all(_file_may_have(file, names[each.name], each) for each in bounds)
     ]
-    look = _Look(table.location, names, asked, bounds, key_search(table, names, asked))
+    look = _Look(table.location, names, asked, bounds, key_search(table, names, asked, indexing))
     far = [n for n, file in enumerate(files) if not look.has_index(file)]
     if session is None or sum(files[number].rows for number in far) <= spread_rows:
         far = []
@@ -195,7 +196,7 @@ class _Look:
             sizes = group_sizes(parquet)
             if (
                 self.search is not None
-                and pays(sum(sizes[n] for n in groups), sum(sizes))
+                and self.search.indexing.pays(sum(sizes[n] for n in groups), sum(sizes))
                 and self.search.make(file)
                 and (found := self.search.find(file)) is not None
             ):

@@ -11,7 +11,7 @@ Out:  the positions in the file of the rows that have them, rows that are gone i
 
 A data file never changes, so neither does its index, and which rows are gone is not in it.  It is
 memory-mapped; a look-up touches some pages for each key, so its cost depends on the keys asked for
-and hardly on the rows.  A record batch, a *run*, has the keys of some row groups, RUN_BYTES at
+and hardly on the rows.  A record batch, a *run*, has the keys of some row groups, ``run_bytes`` at
 most: so a file of any size is indexed in some hundred MB for each core.
 
 Nothing here is durable state.  An index is made when rows are looked for and is missed, written
@@ -47,17 +47,30 @@ log = logging.getLogger(__name__)
 FOLDER = "_penstock_keys"
 VERSION = b"1"
 
-INDEX_FROM = 64 * 1024
-INDEX_SHARE = 16
-"""Rows to look through from which an index is made, and of which share of their file: fewer are
-read in some milliseconds, and who changes only the end of a very large file need not wait for it.
-"""
-
-RUN_BYTES = 32 * 1024 * 1024
-"""Bytes of keys, as Arrow has them, that are sorted together; one row group may have more."""
-
 Found = tuple[Ints, Ints]
 """Positions of rows in a data file, ascending, and which of the keys asked for each of them has."""
+
+
+@dataclass(frozen=True)
+class Indexing:
+    """From what size on a file gets an index, and how much of one is made at a time.
+
+    ``rows`` to look through, and these at least one in ``share`` of their file, make an index:
+    fewer are read in some milliseconds, and who changes only the end of a very large file need not
+    wait for it.  ``run_bytes`` of keys, as Arrow has them, are sorted together; one row group may
+    have more.
+    """
+
+    rows: int = 64 * 1024
+    share: int = 16
+    run_bytes: int = 32 * 1024 * 1024
+
+    def pays(self, rows: int, all_rows: int) -> bool:
+        """Whether a file is indexed when so many of its rows would have to be looked through."""
+        return rows >= max(self.rows, all_rows // self.share)
+
+
+INDEXING = Indexing()
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,7 @@ class KeySearch:
     keys: pa.Table
     numbers: Ints
     at: Ints
+    indexing: Indexing
 
     def path(self, file: DataFile) -> Path:
         """Where the index of a data file is."""
@@ -152,7 +166,7 @@ class KeySearch:
         start = 0
         with path.open("xb") as sink:
             with pa.ipc.new_file(sink, schema) as writer:
-                for keys in _runs(parquet, self.names, self.keys.schema):
+                for keys in self._runs(parquet):
                     if any(column.null_count for column in keys.columns):
                         return False
                     numbers = key_numbers(keys)
@@ -168,8 +182,24 @@ class KeySearch:
             os.fsync(sink.fileno())
         return True
 
+    def _runs(self, parquet: pq.ParquetFile) -> Iterator[pa.Table]:
+        """The keys of consecutive row groups, as many together as a run holds."""
+        pending: list[pa.Table] = []
+        for group in range(parquet.num_row_groups):
+            keys = read_groups(parquet, [group], self.names, self.keys.schema)
+            size = sum(each.nbytes for each in pending) + keys.nbytes
+            if pending and size > self.indexing.run_bytes:
+                yield pa.concat_tables(pending)
+                pending = []
+            if keys.num_rows:
+                pending.append(keys)
+        if pending:
+            yield pa.concat_tables(pending)
 
-def key_search(table: LakeTable, names: Mapping[str, str], asked: pa.Table) -> KeySearch | None:
+
+def key_search(
+    table: LakeTable, names: Mapping[str, str], asked: pa.Table, indexing: Indexing = INDEXING
+) -> KeySearch | None:
     """A search for keys of a table; None when ``asked`` are no keys, or such without an index."""
     if not table.key or set(asked.column_names) != set(table.key):
         return None
@@ -178,7 +208,7 @@ def key_search(table: LakeTable, names: Mapping[str, str], asked: pa.Table) -> K
         return None
     numbers = key_numbers(keys)
     at = np.argsort(numbers)
-    return KeySearch(table.location, names, keys, numbers[at], at)
+    return KeySearch(table.location, names, keys, numbers[at], at, indexing)
 
 
 def index_again(table: LakeTable, sources: Sequence[DataFile], file: DataFile) -> None:
@@ -188,11 +218,6 @@ def index_again(table: LakeTable, sources: Sequence[DataFile], file: DataFile) -
     search = key_search(table, names, nothing)
     if search is not None and any(search.indexed(each) for each in sources):
         search.make(file)
-
-
-def pays(rows: int, all_rows: int) -> bool:
-    """Whether a file is indexed when so many of its rows would have to be looked through."""
-    return rows >= max(INDEX_FROM, all_rows // INDEX_SHARE)
 
 
 def remove_unneeded(table: LakeTable) -> int:
@@ -229,19 +254,3 @@ def _schema(file: DataFile, names: Mapping[str, str], key: pa.Schema) -> pa.Sche
             b"penstock.key": pa.schema(physical).to_string(show_schema_metadata=False).encode(),
         },
     )
-
-
-def _runs(
-    parquet: pq.ParquetFile, names: Mapping[str, str], schema: pa.Schema
-) -> Iterator[pa.Table]:
-    """The keys of consecutive row groups, as many together as RUN_BYTES hold."""
-    pending: list[pa.Table] = []
-    for group in range(parquet.num_row_groups):
-        keys = read_groups(parquet, [group], names, schema)
-        if pending and sum(each.nbytes for each in pending) + keys.nbytes > RUN_BYTES:
-            yield pa.concat_tables(pending)
-            pending = []
-        if keys.num_rows:
-            pending.append(keys)
-    if pending:
-        yield pa.concat_tables(pending)

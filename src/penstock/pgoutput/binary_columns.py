@@ -67,15 +67,15 @@ def text_cells(cells: Cells, form: Form) -> Cells:
         return _float_texts(cells, form)
     if form.kind in binary_nested.KINDS:
         return _nested_texts(cells, form)
-    out, starts, lengths = _room(binary_text.text_room(form.kind, *cells), len(cells.starts))
-    check(binary_text.write_texts(form.kind, *cells, out, starts, lengths))
-    return Cells(out, starts, lengths)
+    into = _room(binary_text.text_room(form.kind, *cells), len(cells.starts))
+    check(binary_text.write_texts(form.kind, *cells, *into))
+    return into
 
 
-def _room(size: int, count: int) -> tuple[NDArray[np.uint8], Positions, Positions]:
+def _room(size: int, count: int) -> Cells:
     if size > _MAX_TEXT:
         raise UnreadableValue(0, True)
-    return np.empty(size, np.uint8), np.empty(count, np.int32), np.empty(count, np.int32)
+    return Cells(np.empty(size, np.uint8), np.empty(count, np.int32), np.empty(count, np.int32))
 
 
 def _integers(cells: Cells, width: int, signed: bool) -> NDArray[np.int64]:
@@ -127,19 +127,9 @@ def _float_texts(cells: Cells, form: Form) -> Cells:
 def _nested_texts(cells: Cells, form: Form) -> Cells:
     offsets, items = (_field_texts if form.kind == RECORD else _item_texts)(cells, form)
     count = len(cells.starts)
-    out, starts, lengths = _room(binary_nested.nested_room(items.lengths, count), count)
-    binary_nested.write_nested(
-        form.kind,
-        ord(form.delimiter),
-        cells.buffer,
-        cells.starts,
-        offsets,
-        *items,
-        out,
-        starts,
-        lengths,
-    )
-    return Cells(out, starts, lengths)
+    into = _room(binary_nested.nested_room(items.lengths, count), count)
+    binary_nested.write_nested(form.kind, ord(form.delimiter), cells, offsets, items, into)
+    return into
 
 
 def _item_texts(cells: Cells, form: Form) -> tuple[Positions, Cells]:

@@ -16,7 +16,8 @@ Out:  how many coordinates it has, and its text as geo_ops.c writes it.
 from __future__ import annotations
 
 from penstock.change.write_text import copy
-from penstock.compiled import Bytes, Positions, compiled
+from penstock.compiled import Bytes, compiled
+from penstock.pgoutput.columns import Cells
 from penstock.pgoutput.scan import be32
 
 POINT, LSEG, BOX, PATH, POLYGON, LINE, CIRCLE = range(200, 207)
@@ -60,17 +61,10 @@ def _frame(kind: int, closed: bool) -> tuple[int, int]:
 
 @compiled
 def geometry_text(
-    kind: int,
-    closed: bool,
-    text: Bytes,
-    starts: Positions,
-    lengths: Positions,
-    begin: int,
-    end: int,
-    out: Bytes,
-    to: int,
+    kind: int, closed: bool, items: Cells, begin: int, end: int, out: Bytes, to: int
 ) -> int:
     """Write a value whose coordinates are the texts from ``begin`` up to ``end``."""
+    text, starts, lengths = items
     left, right = _frame(kind, closed)
     if left > 0:
         out[to] = left

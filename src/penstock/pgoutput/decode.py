@@ -340,7 +340,7 @@ def _value_error(
     name = f"{relation.schema}.{relation.name}"
     where = _transaction(lsn)
     if bad.not_held:
-        return not_held(value, column.name, name, where)
+        return not_held(value, column.name, column.type_oid, name, where)
     return ProtocolError(
         f'value "{shortened(value)}" of column "{column.name}" of table "{name}" is not of its'
         " type",

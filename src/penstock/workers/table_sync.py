@@ -32,6 +32,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 
 from penstock.change.relation import LakeTable
@@ -60,6 +61,7 @@ from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.new_rows import key_twice, new_rows
 from penstock.lake.tables import added, append_files, arrow_schema, create
 from penstock.lsn import format_lsn
+from penstock.threads import beside
 from penstock.workers.context import WorkerContext
 from penstock.workers.defaults import column_defaults
 from penstock.workers.external import retried
@@ -69,6 +71,9 @@ from penstock.workers.reporting import WorkerReport
 from penstock.workers.writing import lock_settled
 
 log = logging.getLogger(__name__)
+
+_EXPECTED = (PenstockError, psycopg.Error)
+"""Errors that end a copy without being a defect: the publisher's, or the control database's."""
 
 
 @contextmanager
@@ -82,19 +87,9 @@ def _told_at(lsn: int) -> Iterator[None]:
 
 
 @contextmanager
-def _beside(work: Callable[[], None]) -> Iterator[Future[None]]:
+def _meanwhile(work: Callable[[], None]) -> Iterator[Future[None]]:
     """Do some work on a thread of its own; it has ended after the block."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001  # whoever takes the result raises it
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="begin copy", daemon=True).start()
+    done = beside(work, "begin copy", _EXPECTED)
     try:
         yield done
     finally:
@@ -133,31 +128,27 @@ class TableSync:
         self._rows: Counter[int] = Counter()
         self._estimates: dict[int, int | None] = {}
         self._stopping = threading.Event()
-        self._error: Exception | None = None
-        self._ended = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"table sync {subscription.oid}", daemon=True
-        )
+        self._done: Future[None] = Future()
         self._pid = os.getpid()
 
     @property
     def running(self) -> bool:
         """Whether the copy still runs."""
-        return not self._ended
+        return not self._done.done()
 
     def start(self) -> None:
         """Begin to copy."""
-        self._thread.start()
+        self._done = beside(self._run, f"table sync {self._subscription.oid}", _EXPECTED)
+        self._done.add_done_callback(lambda _: self._moved())
 
     def stop(self) -> None:
         """Cancel the copy; tables that are not in stay in state d."""
         self._stopping.set()
-        self._thread.join()
+        wait([self._done])
 
     def raise_error(self) -> None:
-        """Raise what ended the copy before its end, if something did."""
-        if self._error is not None:
-            raise self._error
+        """Raise what ended the copy before its end, if something did; it does not run any more."""
+        self._done.result()
 
     def reports(self) -> list[WorkerReport]:
         """A row for each table that is not in yet."""
@@ -175,14 +166,8 @@ class TableSync:
 
     def _run(self) -> None:
         self._pid = threading.get_native_id()
-        try:
-            with connect(self._context.control, application_name="penstock table sync") as conn:
-                self._copy(conn)
-        except Exception as error:  # noqa: BLE001  # raise_error raises it in the worker
-            self._error = error
-        finally:
-            self._ended = True
-            self._moved()
+        with connect(self._context.control, application_name="penstock table sync") as conn:
+            self._copy(conn)
 
     def _copy(self, conn: ControlConnection) -> None:
         subscription, context = self._subscription, self._context
@@ -195,7 +180,7 @@ class TableSync:
         )
         begin = partial(retried, context, conn, lambda: self._begin(conn))
         # Meanwhile connections to the publisher are made.
-        with closing(Ahead(conninfo)) as ahead, _beside(begin) as begun:
+        with closing(Ahead(conninfo)) as ahead, _meanwhile(begin) as begun:
             with export_snapshot(
                 subscription.conninfo,
                 stopping=self._stopping,

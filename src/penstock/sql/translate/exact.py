@@ -14,7 +14,8 @@ evaluated for all rows to come, so what may fail like that is refused when it is
 
 PostgreSQL's own errors (division by zero, overflow) stay errors while it runs, as in PostgreSQL.
 PostgreSQL computes all arguments of a function before it looks for NULL; Spark leaves out those
-behind a NULL.  So an argument that can fail is also computed when one before it is NULL.
+behind a NULL.  So an argument that can fail is also computed when one before it is NULL.  But with
+NULL itself as an argument, PostgreSQL's planner has made NULL of the whole before the first row.
 """
 
 from __future__ import annotations
@@ -91,6 +92,20 @@ def computed_too(nodes: Sequence[Any], args: Sequence[Expr], result: Expr, facts
             sql = f"IF(({before}) AND {args[at].sql} IS NULL, NULL, {result.sql})"
             result = replace(result, sql=sql)
     return result
+
+
+def planned_away(nodes: Sequence[Any], args: Sequence[Expr], facts: Facts) -> bool:
+    """Whether PostgreSQL's planner makes NULL of a strict function with these arguments.
+
+    One of them is the constant NULL (clauses.c, evaluate_function), and none of the others has a
+    constant part that fails when the planner computes it.
+    """
+    others = [node for node, arg in zip(nodes, args, strict=True) if arg.value is not None]
+    return len(others) < len(nodes) and not any(
+        can_fail(part, facts)
+        for part in walk(others)
+        if not any(inner.tag == "VAR" for inner in walk(part))
+    )
 
 
 def check_call(function: Function, args: Sequence[Expr]) -> None:

@@ -25,6 +25,7 @@ from penstock.sql.translate.exact import (
     check_operands,
     check_result,
     computed_too,
+    planned_away,
 )
 from penstock.sql.translate.facts import SESSION_FUNCTIONS, SESSION_KEYWORDS, Facts
 from penstock.sql.translate.functions import Call, Function, find
@@ -208,7 +209,11 @@ class Expressions:
     def _strict(self, oid: int, nodes: list[Any], result: int, scope: Scope) -> Expr:
         args = self.each(nodes, scope)
         expr = self._call(oid, args, result)
-        return computed_too(nodes, args, expr, self.facts) if self.session.exact else expr
+        if not self.session.exact:
+            return expr
+        if planned_away(nodes, args, self.facts):
+            return null(result, expr.typmod)
+        return computed_too(nodes, args, expr, self.facts)
 
     def _elapsed(self, function: Function, args: list[Any], scope: Scope) -> Expr | None:
         """extract(epoch from a - b) of timestamps: the only use of a computed interval."""
