@@ -107,8 +107,10 @@ class _Feed:
             self._place += each.size
         unknown = "raise_error('a row of a file that was not asked for')"
         begin = f"CASE _metadata.file_name {' '.join(begins)} ELSE {unknown} END"
-        fields = (
-            f"{quote_spark_literal(each.name)}, {quote_spark(each.name)}" for each in self._schema
+        fields = (  # a version before this one may have narrower types
+            f"{quote_spark_literal(each.name)},"
+            f" CAST({quote_spark(each.name)} AS {each.dataType.simpleString()})"
+            for each in self._schema
         )
         return frame.selectExpr(
             f"{begin} + _metadata.row_index AS seq", f"named_struct({', '.join(fields)}) AS {name}"
