@@ -169,14 +169,24 @@ def test_table_without_a_key(spark_worker: SparkSession, tmp_path: Path) -> None
     ]
 
 
-def test_truncate_is_one_change(spark_worker: SparkSession, tmp_path: Path) -> None:
-    """And what comes after it in the same commit follows it."""
+def test_inserts_that_follow_each_other_are_one_scan(
+    spark_worker: SparkSession, tmp_path: Path
+) -> None:
+    """However many statements a transaction had; in their order, also behind a TRUNCATE."""
     table = made(spark_worker, tmp_path)
     to = Writer(table)
-    to.change([], [row(1), row(2)])
+    for number in (9, 3, 7):
+        last = to.change([], [row(number), row(number + 1)])
+    expected = [("I", None, row(number)) for number in (9, 10, 3, 4, 7, 8)]
+    found = commit_changes(spark_worker, table, [(last - 2, last)], LSN)
+    assert told(found) == expected
+    assert "Union" not in str(found._jdf.queryExecution().executedPlan())
     first = tables.truncate(to.at_head(), "truncated")
-    last = to.change([], [row(1)])
-    assert feed(spark_worker, table, (first, last)) == [("T", None, None), ("I", None, row(1))]
+    for number in (2, 1):
+        last = to.change([], [row(number)])
+    assert feed(spark_worker, table, (first, last)) == [
+        ("T", None, None), ("I", None, row(2)), ("I", None, row(1))
+    ]  # fmt: skip
 
 
 def test_a_version_that_the_log_lost_is_an_error(

@@ -25,7 +25,7 @@ two look alike.
 whenever and however the feed is read.  It has gaps.
 
 Everything is read by Spark with Delta's reader, so a commit may be larger than the node's memory,
-and columns are pruned; a version that only adds rows is one plain scan of its files.
+and columns are pruned; versions that only add rows are together one plain scan of their files.
 """
 
 from __future__ import annotations
@@ -72,9 +72,12 @@ class _Feed:
         self._schema = spark_schema(table)
         self._place = 0
         self._frames: list[DataFrame] = []
+        self._inserts: list[Rows] = []
+        self._inserts_until = 0
 
     def frame(self) -> DataFrame:
         """All changes."""
+        self._end_of_inserts()
         if not self._frames:
             return self._changes(self._one_row().where("false"), INSERT)
         return reduce(DataFrame.unionAll, self._frames)
@@ -82,18 +85,36 @@ class _Feed:
     def add(self, version: int) -> None:
         """Add what a version did."""
         found = difference(self._table.location, version)
+        if not (found.truncated or found.gone):
+            self._add_inserts(version, found.come)
+            return
+        self._end_of_inserts()
         if found.truncated:
             truncate = self._one_row().select(f.lit(self._place).cast("bigint").alias("seq"))
             self._frames.append(self._changes(truncate, TRUNCATE))
             self._place += 1
-        gone = self._rows(version - 1, found.gone, "old") if found.gone else None
-        come = self._rows(version, found.come, "new") if found.come else None
-        if gone is not None and come is not None:
-            self._frames.append(self._paired(gone, come))
-        elif gone is not None:
+        if not found.gone:
+            self._add_inserts(version, found.come)
+            return
+        gone = self._rows(version - 1, found.gone, "old")
+        if not found.come:
             self._frames.append(self._changes(gone, DELETE, old=self._identity()))
-        elif come is not None:
+            return
+        self._frames.append(self._paired(gone, self._rows(version, found.come, "new")))
+
+    def _add_inserts(self, version: int, come: Sequence[Rows]) -> None:
+        """Keep files whose rows are all new: as many versions as follow each other are one scan."""
+        names = {each.file.path for each in self._inserts}
+        if any(each.file.path in names for each in come):
+            self._end_of_inserts()  # a file that gets rows back twice
+        self._inserts += come
+        self._inserts_until = version
+
+    def _end_of_inserts(self) -> None:
+        if self._inserts:
+            come = self._rows(self._inserts_until, self._inserts, "new")
             self._frames.append(self._changes(come, INSERT, new=f.col("new")))
+        self._inserts = []
 
     def _rows(self, version: int, rows: Sequence[Rows], name: str) -> DataFrame:
         """Rows of files as a struct, with the places that they take."""
@@ -102,18 +123,20 @@ class _Feed:
         )
         begins = []
         for each in rows:
-            file = quote_spark_literal(each.file.path.rpartition("/")[2])
-            begins.append(f"WHEN {file} THEN {self._place}L")
+            begins.append(
+                f"{quote_spark_literal(each.file.path.rpartition('/')[2])}, {self._place}L"
+            )
             self._place += each.size
-        unknown = "raise_error('a row of a file that was not asked for')"
-        begin = f"CASE _metadata.file_name {' '.join(begins)} ELSE {unknown} END"
+        begin = f"map({', '.join(begins)})[_metadata.file_name]"
+        unknown = "CAST(raise_error('a row of a file that was not asked for') AS BIGINT)"
         fields = (  # a version before this one may have narrower types
             f"{quote_spark_literal(each.name)},"
             f" CAST({quote_spark(each.name)} AS {each.dataType.simpleString()})"
             for each in self._schema
         )
         return frame.selectExpr(
-            f"{begin} + _metadata.row_index AS seq", f"named_struct({', '.join(fields)}) AS {name}"
+            f"coalesce({begin}, {unknown}) + _metadata.row_index AS seq",
+            f"named_struct({', '.join(fields)}) AS {name}",
         )
 
     def _paired(self, gone: DataFrame, come: DataFrame) -> DataFrame:
