@@ -16,11 +16,12 @@ from penstock.change.publication import (
 )
 from penstock.change.relation import LakeColumn
 from penstock.control.connect import ControlConnection
-from penstock.errors import PublicationError
+from penstock.errors import FeatureNotSupportedError, PublicationError
 
 _ACTIONS: tuple[PublishAction, ...] = ("insert", "update", "delete", "truncate")
 
-# One query, so that all of it is of one snapshot.  Before 18 there is no pubgencols.
+# One query, so that all of it is of one snapshot.  There is no pubgencols before 18, and no
+# prexcept (FOR ALL TABLES EXCEPT) before 19.
 _FACTS = """
 WITH publication AS (
     SELECT p.*, coalesce(to_jsonb(p)->>'pubgencols', 'n') AS gencols, named.place
@@ -39,7 +40,7 @@ SELECT (SELECT json_agg(json_build_array(oid::bigint, pubname, ARRAY[pubinsert, 
             pubdelete, pubtruncate], puballtables, pubviaroot, gencols) ORDER BY place)
         FROM publication) AS publications,
     (SELECT json_agg(json_build_array(r.prpubid::bigint, r.prrelid::bigint, r.prqual::text,
-            r.prattrs::int2[]))
+            r.prattrs::int2[], coalesce((to_jsonb(r)->>'prexcept')::boolean, false)))
         FROM pg_publication_rel r JOIN publication p ON p.oid = r.prpubid
         JOIN relation c ON c.oid = r.prrelid) AS tables,
     (SELECT json_agg(json_build_array(s.pnpubid::bigint, s.pnnspid::bigint))
@@ -61,7 +62,8 @@ def publication_facts(
 ) -> PublicationFacts:
     """The facts of the caller's snapshot; relations that cannot be published are left out.
 
-    PublicationError (42704) when a publication does not exist, as pgoutput before 18 has it.
+    PublicationError (42704) when a publication does not exist, as pgoutput before 18 has it;
+    FeatureNotSupportedError (0A000) when one leaves a table out by EXCEPT.
     """
     distinct = list(dict.fromkeys(names))
     row = conn.execute(
@@ -73,12 +75,14 @@ def publication_facts(
     for name in distinct:
         if name not in found:
             raise PublicationError(f'publication "{name}" does not exist')
+    if any(excepted for *_, excepted in tables):
+        raise FeatureNotSupportedError("FOR ALL TABLES EXCEPT is not supported by the lake")
     return PublicationFacts(
         publications=tuple(_publication(*each) for each in publications),
         relations=_relations(relations, columns),
         tables={
             (publication, relid): PublicationTable(where, None if listed is None else tuple(listed))
-            for publication, relid, where, listed in tables
+            for publication, relid, where, listed, _ in tables
         },
         schemas=frozenset((publication, schema) for publication, schema in schemas),
     )
