@@ -15,12 +15,13 @@ it also leaves files out by their statistics.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.lake.log import data_files
+from penstock.lake.log import DataFile, data_files
 
 LISTED_FILES = 32
 """Files up to which Delta is told them."""
@@ -28,10 +29,17 @@ LISTED_FILES = 32
 
 def scan(session: SparkSession, location: str | Path, version: int) -> DataFrame:
     """The rows of a table at a version; TableStateError when its log does not have it."""
-    files = data_files(str(location), version).values()
-    frame = session.read.format("delta").option("versionAsOf", version).load(str(location))
+    files = list(data_files(str(location), version).values())
     if len(files) > LISTED_FILES:
-        return frame
+        return _delta(session, location, version)
+    return scan_files(session, location, version, files)
+
+
+def scan_files(
+    session: SparkSession, location: str | Path, version: int, files: Iterable[DataFile]
+) -> DataFrame:
+    """The rows of these files without those in their vectors, read as a version's files are."""
+    frame = _delta(session, location, version)
     jvm: Any = session._jvm
     actions = jvm.java.util.ArrayList()
     for file in files:
@@ -48,3 +56,7 @@ def scan(session: SparkSession, location: str | Path, version: int) -> DataFrame
         jvm.scala.Option.empty(),
     )
     return DataFrame(listed, session)
+
+
+def _delta(session: SparkSession, location: str | Path, version: int) -> DataFrame:
+    return session.read.format("delta").option("versionAsOf", version).load(str(location))

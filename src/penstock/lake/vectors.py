@@ -79,6 +79,18 @@ def write_vectors(location: str, gone: Mapping[str, BitMap64]) -> dict[str, dict
     return descriptors
 
 
+def inline_vector(gone: BitMap64) -> dict[str, Any]:
+    """The descriptor of a vector that is in no file; what it costs lies in runs of rows."""
+    gone.run_optimize()
+    data = _MAGIC + gone.serialize()
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": encode_z85(data + bytes(-len(data) % 4)),
+        "sizeInBytes": len(data),
+        "cardinality": len(gone),
+    }
+
+
 def _absolute(uri: str) -> Path:
     return Path(uri.removeprefix("file:"))
 

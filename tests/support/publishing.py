@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a PostgreSQL sends for publications, beside what our plan and transformation make of it.
+
+One slot of a real server keeps what some statements wrote.  It is read again and again, each time
+through pgoutput for other publications: those under test, and raw ones, which have every change
+without filters and lists.  Only the latter go through our code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.change.relation import Relation
+from penstock.change.schema import change_schema
+from penstock.control.connect import ControlConnection
+from penstock.control.functions import read_functions
+from penstock.control.publications import publication_facts
+from penstock.lake.query import filter_session, postgres_errors
+from penstock.pgoutput.decode import Decoder
+from penstock.publish.plan import ROW_ACTIONS, Plan, plan_relation
+from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
+from penstock.sql.translate.facts import needs
+from tests.support.fix_servers import Database
+from tests.support.reference_decoder import Reference
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One change as it is sent, without its place in the transaction."""
+
+    relation: Relation
+    op: str
+    commit_lsn: int
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+    unchanged: frozenset[str]
+
+
+@dataclass
+class _Together:
+    """Changes of relations that only their names tell apart."""
+
+    compiled: CompiledPlan
+    tables: list[pa.Table] = field(default_factory=list)
+    relations: dict[tuple[int, int], Relation] = field(default_factory=dict)
+
+    def add(self, table: pa.Table, relation: Relation) -> None:
+        self.tables.append(table)
+        places = zip(table["commit_lsn"].to_pylist(), table["seq"].to_pylist(), strict=True)
+        self.relations |= dict.fromkeys(places, relation)
+
+    def published(self, changes: DataFrame) -> Iterator[tuple[Relation, tuple[Any, ...]]]:
+        with postgres_errors():
+            made = published_changes(changes, self.compiled).toArrow()
+        assert made.schema.names == change_schema(self.compiled.plan.relation).names
+        for row in made.to_pylist():
+            yield self.relations[row["commit_lsn"], row["seq"]], tuple(row.values())
+
+
+class PublishingOracle:
+    """A database whose changes since ``start`` are looked at through publications."""
+
+    def __init__(self, database: Database, spark: SparkSession, folder: Path) -> None:
+        self._session = filter_session(spark)
+        self._folder = folder
+        self.version = database.server.version
+        self._slot = f"oracle_{database.name}"
+        self.conn = ControlConnection.connect(database.conninfo, autocommit=True)
+        self._raw: list[tuple[Relation, pa.Table]] = []
+        self._roots: set[Relation] = set()
+
+    def run(self, statements: Iterable[str]) -> None:
+        """Run SQL statements, one after the other."""
+        for statement in statements:
+            self.conn.execute(statement.encode())
+
+    def start(self) -> None:
+        """Keep what is written from now on; all publications must exist."""
+        self.run(["CREATE PUBLICATION raw_changes FOR ALL TABLES"])
+        if self.conn.info.server_version >= 180000:
+            self.run(["ALTER PUBLICATION raw_changes SET (publish_generated_columns = stored)"])
+        self.run(
+            f"CREATE PUBLICATION raw_{oid} FOR TABLE {name}"
+            " WITH (publish = 'truncate', publish_via_partition_root)"
+            for oid, name in self._partitioned()
+        )
+        self.conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self._slot])
+
+    def written(self) -> None:
+        """Read what was written, as our decoder has it."""
+        self._raw = list(self._decoded(["raw_changes"]))
+        for oid, _ in self._partitioned():
+            for relation, table in self._decoded([f"raw_{oid}"]):
+                self._roots.add(relation)
+                self._raw.append((relation, table))
+
+    def _partitioned(self) -> list[tuple[int, str]]:
+        """Tables whose own TRUNCATE is sent only if they are published as the root."""
+        return self.conn.execute(
+            "SELECT oid::int8, oid::regclass::text FROM pg_class WHERE relkind = 'p' ORDER BY 1"
+        ).fetchall()
+
+    def _decoded(self, publications: Sequence[str]) -> Iterator[tuple[Relation, pa.Table]]:
+        messages = self.messages(publications)
+        offsets = np.cumsum([0, *map(len, messages)], dtype=np.int64)
+        yield from Decoder().feed(np.frombuffer(b"".join(messages), np.uint8), offsets).tables
+
+    def messages(self, publications: Sequence[str]) -> list[bytes]:
+        """What pgoutput sends for publications; psycopg's error when it cannot."""
+        names = ",".join(publications)
+        rows = self.conn.execute(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
+            " 'proto_version', '1', 'publication_names', %s)",
+            [self._slot, names],
+        ).fetchall()
+        return [data for (data,) in rows]
+
+    def expected(self, publications: Sequence[str]) -> list[Sent]:
+        """What PostgreSQL sends, in order."""
+        decoded = Reference().feed(self.messages(publications))
+        return _in_order((relation, row) for relation, of in decoded.rows.items() for row in of)
+
+    def plans(self, publications: Sequence[str]) -> dict[int, Plan]:
+        """Our plans for all relations that were changed."""
+        relids = [relation.oid for relation, _ in self._raw]
+        facts = publication_facts(self.conn, publications, relids)
+        plans = {relid: plan_relation(facts, relid) for relid in relids}
+        return {relid: plan for relid, plan in plans.items() if plan is not None}
+
+    def found(self, publications: Sequence[str], *, files: bool = False) -> list[Sent]:
+        """What we would send, in order; with ``files`` the changes are read from Parquet.
+
+        Relations whose changes are of one schema and go the same way go it together.
+        """
+        plans = self.plans(publications)
+        together: dict[Any, _Together] = {}
+        for relation, table in self._raw:
+            plan = plans.get(relation.oid)
+            if plan is None:
+                continue
+            trees = [where.nodes for of in plan.filters.values() for where in of]
+            compiled = compile_plan(plan, read_functions(self.conn, needs(trees)))
+            filters = tuple((action, compiled.filters.get(action)) for action in ROW_ACTIONS)
+            root = relation.oid if relation in self._roots else 0  # places of its own reading
+            key = (table.schema, filters, plan.truncate, _names(plan.relation), root)
+            together.setdefault(key, _Together(compiled)).add(table, plan.relation)
+        return _in_order(chain.from_iterable(
+            each.published(self._frame(pa.concat_tables(each.tables), files))
+            for each in together.values()
+        ))  # fmt: skip
+
+    def _frame(self, table: pa.Table, files: bool) -> DataFrame:
+        if files:
+            path = self._folder / f"{len(list(self._folder.iterdir()))}.parquet"
+            pq.write_table(table, path)
+            return self._session.read.parquet(str(path))
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+        return self._session.createDataFrame(table.combine_chunks(), schema=schema)
+
+    def differences(self, publications: Sequence[str], *, files: bool = False) -> str:
+        """Empty when both sent the same; else the first change that differs."""
+        expected = self.expected(publications)
+        found = self.found(publications, files=files)
+        for number in range(max(len(expected), len(found))):
+            ours, theirs = (each[number : number + 1] for each in (found, expected))
+            if ours != theirs:
+                return f"{publications}, change {number}:\nPostgreSQL {theirs}\nwe {ours}"
+        return ""
+
+    def failure(self, publications: Sequence[str]) -> tuple[str, str]:
+        """SQLSTATE and message of PostgreSQL's error; empty without one."""
+        try:
+            self.messages(publications)
+        except psycopg.Error as error:
+            return error.sqlstate or "", error.diag.message_primary or ""
+        return "", ""
+
+
+def _names(relation: Relation) -> tuple[str, ...]:
+    return tuple(each.name for each in relation.columns)
+
+
+def _in_order(rows: Iterable[tuple[Relation, tuple[Any, ...]]]) -> list[Sent]:
+    """By commit and place in it; a partitioned table's TRUNCATE is before its partitions'."""
+    ordered = sorted(rows, key=lambda each: (each[1][1], each[1][2]))
+    return [
+        Sent(relation, op, lsn, old, new, frozenset(unchanged or ()))
+        for relation, (op, lsn, _, old, new, unchanged) in ordered
+    ]
