@@ -34,15 +34,21 @@ class Publisher:
         self.sent: list[bytes] = []
         self.expected: list[bytes] = []
         self._open: dict[int, list[tuple[int, bytes]]] = {}
+        self._aborted: set[int] = set()
         self._lsn = 0
         self._row = 0
 
     def act(self, action: str, xid: int, detail: int | list[int]) -> None:
         if isinstance(detail, list):
-            rows = [(100 * xid + sub if sub else xid, self._next_row()) for sub in detail]
+            rows = [(self._subxid(xid, sub), self._next_row()) for sub in detail]
             (self._block if action == "block" else self._whole)(xid, rows)
         elif xid in self._open:
             (self._abort if action == "abort" else self._commit)(xid, detail)
+
+    def _subxid(self, xid: int, sub: int) -> int:
+        """A subtransaction that was aborted never has another change."""
+        subxid = 100 * xid + sub
+        return subxid if sub and subxid not in self._aborted else xid
 
     def _next_row(self) -> bytes:
         self._row += 1
@@ -60,6 +66,7 @@ class Publisher:
 
     def _abort(self, xid: int, sub: int) -> None:
         subxid = 100 * xid + sub if sub else xid
+        self._aborted.add(subxid)
         self.sent.append(wire.stream_abort(xid, subxid))
         self._open[xid] = [pair for pair in self._open[xid] if pair[0] != subxid]
         if not sub:
