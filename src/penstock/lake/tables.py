@@ -41,6 +41,7 @@ from penstock.lake.log import (
     head_version,
     overtaken,
 )
+from penstock.lake.scan import scan
 from penstock.lake.session import GetSession
 from penstock.lake.vectors import read_bitmap, write_vectors
 from penstock.names import quote_spark
@@ -145,7 +146,7 @@ def read(spark: SparkSession, table: LakeTable) -> DataFrame:
     """The table's rows at its committed version; no rows while it has no Delta table."""
     if table.version is None:
         return spark.createDataFrame([], spark_schema(table))
-    frame = spark.read.format("delta").option("versionAsOf", table.version).load(table.location)
+    frame = scan(spark, Path(table.location), table.version)
     return frame.select(*(quote_spark(column.name) for column in table.columns))
 
 
