@@ -6,6 +6,7 @@ Every error here is 0A000 but those on what belongs to the node, which are 42501
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
@@ -15,6 +16,12 @@ from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
 
 _NODE_SCHEMA = "penstock"
+
+_UNDONE = re.compile(
+    "set_config|pg_notify|pg_logical_emit_message|pg_(try_)?advisory_xact_lock(_shared)?"
+    "|lo_(creat|create|from_bytea|put|import|unlink|truncate|truncate64)|lowrite"
+)
+"""Functions that do something which a rollback takes back."""
 
 _MAY_INSERT = "SELECT pg_catalog.has_any_column_privilege($1::pg_catalog.oid, 'INSERT')"
 
@@ -38,8 +45,7 @@ def _judge_lake(plan: Plan, lake: list[PlanRelation], command: Command) -> Write
         raise _not_yet("writing lake tables together with others", lake[0])
     if plan.locks_rows:
         raise _not_yet("writing lake tables with FOR UPDATE or FOR SHARE", lake[0])
-    if any(token.name == "set_config" for token in command.tokens):
-        raise _not_yet("set_config in a statement that writes lake tables", lake[0])
+    _refuse_undone(command, lake[0])
     for relation in plan.of_kind("lake"):
         refuse_row_security(relation, uses_view=False)
     needed = {relation.oid for relation in plan.reads if relation.kind == "lake"}
@@ -52,6 +58,7 @@ def _judge_lake(plan: Plan, lake: list[PlanRelation], command: Command) -> Write
 async def judge_copy(backend: Backend, command: Command, relation: PlanRelation) -> WriteLake:
     """COPY FROM STDIN into a lake table; 42501 for who may insert into none of its columns."""
     refuse_row_security(relation, uses_view=False)
+    _refuse_undone(command, relation)
     if await backend.query(_MAY_INSERT, [str(relation.oid)]) != [("t",)]:
         raise PenstockError(f"permission denied for table {relation.name}", sqlstate="42501")
     return WriteLake(command.sql, (relation.oid,), reads_client=True)
@@ -63,6 +70,13 @@ def judge_truncate(tables: Sequence[PlanRelation], command: Command) -> Relay | 
     if lake and len(lake) == len(tables):
         return WriteLake(command.sql, tuple(table.oid for table in lake), truncates=True)
     return judge_writing(Plan(tuple(tables), tuple(tables), False), command)
+
+
+def _refuse_undone(command: Command, relation: PlanRelation) -> None:
+    """Refuse functions whose effect would be lost with the savepoint of the statement."""
+    for token in command.tokens:
+        if token.name is not None and _UNDONE.fullmatch(token.name):
+            raise _not_yet(f"{token.name} in a statement that writes lake tables", relation)
 
 
 def _not_yet(what: str, relation: PlanRelation) -> PenstockError:

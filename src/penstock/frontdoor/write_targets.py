@@ -42,7 +42,7 @@ class Target:
     ``types`` are the columns' types as SQL, ``generated`` the names of generated columns.
     ``part_of`` are the relations of the statement that it is, or is a leaf of.
     ``obstacle`` is what the lake could not keep of its definition, ``changes_obstacle`` the same
-    for statements that do more than insert rows.
+    for statements that do more than insert rows, ``loading_obstacle`` for those that see its rows.
     """
 
     table: LakeTable
@@ -52,6 +52,7 @@ class Target:
     generated: frozenset[str]
     obstacle: str | None
     changes_obstacle: str | None
+    loading_obstacle: str | None
 
     @property
     def name(self) -> str:
@@ -146,4 +147,5 @@ def _target(entry: dict[str, Any], part_of: list[int], lake_root: Path) -> Targe
         frozenset(entry["generated"] or ()),
         entry["obstacle"],
         entry["changes_obstacle"],
+        entry["loading_obstacle"],
     )

@@ -84,8 +84,10 @@ _READ_ONLY = "SELECT pg_catalog.current_setting('transaction_read_only')"
 _STYLES = """
 SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
     ('DateStyle', 'ISO, MDY'), ('TimeZone', 'UTC'), ('IntervalStyle', 'postgres'),
-    ('bytea_output', 'hex'), ('extra_float_digits', '1')) AS s (name, value)"""
-"""Texts of values as the lake keeps them; the rollback to the savepoint takes it back."""
+    ('bytea_output', 'hex'), ('extra_float_digits', '1'),
+    ('search_path', 'pg_catalog, pg_temp')) AS s (name, value)"""
+"""Texts of values as the lake keeps them, a regclass with its schema; the rollback to the
+savepoint takes it back."""
 _ENCODING = "SELECT pg_catalog.set_config('client_encoding', $1, true)"
 _ROW_XID = "SELECT xmin::pg_catalog.text FROM penstock.table_version WHERE relid = $1::oid"
 _MAY_READ = """
@@ -180,6 +182,8 @@ class LakeWriter:
             changed = write.relids if write.truncates else write.needed
             if target.part_of.intersection(changed).intersection(write.relids):
                 obstacle = obstacle or target.changes_obstacle
+            if target.part_of.intersection(write.needed):
+                obstacle = obstacle or target.loading_obstacle
             if obstacle is not None:
                 raise FeatureNotSupportedError(
                     f'writing with lake table "{target.name}" is not supported yet',

@@ -38,13 +38,14 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.change import types
 from penstock.change.relation import LakeColumn
 from penstock.errors import FeatureNotSupportedError, PenstockError, TableStateError
 from penstock.lake.scan import scan
 from penstock.sql.translate.expressions import Variable
 from penstock.sql.translate.query import Translation
 from penstock.sql.translate.sources import view_name
-from penstock.sql.translate.values import column, spark_type
+from penstock.sql.translate.values import declared_digits, spark_type
 
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
@@ -218,7 +219,8 @@ def _rows(session: SparkSession, table: TableAt) -> DataFrame:
 
 
 def _type(each: LakeColumn) -> str:
-    return spark_type(each.type_oid, column("", each.type_oid, each.typmod).digits)
+    is_numeric = types.ARRAY_ELEMENTS.get(each.type_oid, each.type_oid) == types.NUMERIC
+    return spark_type(each.type_oid, declared_digits(each.typmod) if is_numeric else None)
 
 
 @contextmanager

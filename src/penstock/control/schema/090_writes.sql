@@ -34,6 +34,35 @@ BEGIN ATOMIC
     FROM pg_index i WHERE i.indexrelid = index_oid;
 END;
 
+-- At most one CHECK constraint of a relation, or of a domain in its columns, whose result is not that
+-- of the row alone: rows that were good may fail it when they are put in again, and it would have
+-- the rights of the schema's owner, who puts them in.
+CREATE FUNCTION penstock.changing_check(relation oid) RETURNS SETOF name
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE inside (type_oid) AS (
+        SELECT atttypid FROM pg_attribute
+        WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
+        UNION
+        SELECT part.type_oid FROM inside JOIN pg_type t ON t.oid = inside.type_oid
+        CROSS JOIN LATERAL (
+            VALUES (t.typelem), (t.typbasetype)
+            UNION ALL
+            SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+            UNION ALL
+            SELECT atttypid FROM pg_attribute
+            WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped) part (type_oid)
+        WHERE part.type_oid <> 0)
+    SELECT conname FROM pg_constraint
+    WHERE contype = 'c'
+        AND (conrelid = relation OR contypid IN (SELECT type_oid FROM inside))
+        AND (conbin::text ~ '\{SQLVALUEFUNCTION ' OR EXISTS (
+            SELECT FROM regexp_matches(conbin::text, ':(?:op)?funcid ([0-9]+)', 'g') call (oids)
+            JOIN pg_proc p ON p.oid = call.oids[1]::oid
+            WHERE p.provolatile <> 'i'))
+    ORDER BY conname LIMIT 1;
+END;
+
 CREATE FUNCTION penstock.written_table(v penstock.table_version) RETURNS json
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -71,11 +100,14 @@ BEGIN ATOMIC
              FROM pg_index i JOIN pg_class k ON k.oid = i.indexrelid
              WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion)
                  AND NOT penstock.index_is_kept(i.indexrelid) LIMIT 1)),
-        'changes_obstacle', coalesce(
-            (SELECT format('foreign key constraint "%s" that refers to it', conname)
-             FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f' LIMIT 1),
+        'changes_obstacle', (
+            SELECT format('foreign key constraint "%s" that refers to it', conname)
+            FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f' LIMIT 1),
+        'loading_obstacle', coalesce(
             (SELECT format('constraint "%s" that is not valid', conname) FROM pg_constraint
-             WHERE conrelid = c.oid AND NOT convalidated LIMIT 1)))
+             WHERE conrelid = c.oid AND NOT convalidated LIMIT 1),
+            (SELECT format('check constraint "%s" with a function that is not immutable', conname)
+             FROM penstock.changing_check(c.oid) conname)))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = v.relid;
 END;
 
@@ -88,6 +120,7 @@ END;
 --   uniques           [index, [column], nulls are distinct] of each unique index
 --   obstacle          what the lake cannot keep when rows are inserted, or null
 --   changes_obstacle  what it cannot keep when rows are changed, or null
+--   loading_obstacle  why its rows cannot be put into the relation, or null
 --
 -- An equality of two values in an index must be that of their texts in the lake: so of -0 and 0, of 1
 -- day and 24 hours nothing is said here, and such keys are an obstacle.
@@ -138,6 +171,7 @@ CREATE FUNCTION penstock.load_rows(secret text, statement text, columns text[])
     RETURNS SETOF bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     SET DateStyle = 'ISO, MDY' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres'
+    SET array_nulls = on
 AS $$
 BEGIN
     PERFORM penstock.check_secret(secret);
@@ -160,5 +194,5 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION penstock.written_table, penstock.index_columns, penstock.index_is_kept
-    FROM PUBLIC;
+REVOKE ALL ON FUNCTION penstock.written_table, penstock.index_columns, penstock.index_is_kept,
+    penstock.changing_check FROM PUBLIC;

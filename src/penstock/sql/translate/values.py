@@ -235,10 +235,16 @@ def column(sql: str, oid: int, typmod: int) -> Expr:
         return Expr(f"nanvl({sql}, {sql})", oid, typmod)
     if oid != types.NUMERIC:
         return Expr(sql, oid, typmod)
+    digits = declared_digits(typmod)
+    return trimmed(sql) if digits is None else Expr(sql, oid, typmod, digits)
+
+
+def declared_digits(typmod: int) -> Digits | None:
+    """The digits of a numeric column, or of the elements of a numeric[]; None without any."""
     if typmod < 4:
-        return trimmed(sql)
+        return None
     kind = types.numeric_type(typmod)
-    return Expr(sql, oid, typmod, Digits(kind.precision, kind.scale, kind.scale))
+    return Digits(kind.precision, kind.scale, kind.scale)
 
 
 def fixed(sql: str, precision: int, scale: int) -> Expr:
