@@ -227,6 +227,21 @@ def test_effects_that_a_rollback_takes_back_are_refused(node: Node) -> None:
                 conn.execute(f"INSERT INTO chg_lost SELECT 1 FROM {call} x".encode())
 
 
+def test_a_block_that_begins_in_a_pipeline_is_the_clients(node: Node) -> None:
+    """Writes behind BEGIN, before any Sync, are not committed at the Sync."""
+    node.psql("CREATE TABLE chg_pipe (id int)")
+    with node.connect() as conn:
+        with conn.pipeline():
+            conn.execute("INSERT INTO chg_pipe VALUES (1)")
+            conn.execute("BEGIN")
+            conn.execute("SAVEPOINT one")
+            conn.execute("ROLLBACK TO one")
+            conn.execute("INSERT INTO chg_pipe VALUES (2)")
+        assert conn.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+        conn.execute("ROLLBACK")
+        assert conn.execute("SELECT count(*) FROM chg_pipe").fetchall() == [(0,)]
+
+
 def _random_script(seed: int) -> str:
     """Statements that change two tables, some of them failing, in blocks with savepoints."""
     chance = random.Random(seed)

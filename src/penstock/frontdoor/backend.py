@@ -83,6 +83,8 @@ class ControlBackend:
         """A question of ours has."""
         self.block_tags = 0
         """How many commands have begun or ended a transaction block."""
+        self.block_begun = False
+        """The client has begun a block since ``ready_status`` was told."""
         self.own_block = False
         """We have made a block of the client's implicit transaction (blocks.py)."""
         self.own_commands = False
@@ -316,9 +318,12 @@ class ControlBackend:
         if tag in _BLOCK_TAGS:
             self.block_tags += 1
             self.own_block = False
+            if tag != "ROLLBACK":  # it may be that to a savepoint
+                self.block_begun = tag in ("BEGIN", "START TRANSACTION")
 
     def _take_ready(self, message: Message) -> None:
         self.ready_status = responses.parse_ready(message)
+        self.block_begun = False
         self.endings.on_ready(self.ready_status)
         self.copying_in = False
         self.logged_in.set()

@@ -34,7 +34,7 @@ async def own_command(backend: ControlBackend, sql: str) -> None:
 
 async def open_block(backend: ControlBackend) -> None:
     """Make a block of an implicit transaction; nothing to do in a block."""
-    if backend.ready_status == "I" and not backend.own_block:
+    if backend.ready_status == "I" and not backend.own_block and not backend.block_begun:
         await own_command(backend, "BEGIN")
         backend.own_block = True
 
