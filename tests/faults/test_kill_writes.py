@@ -9,6 +9,8 @@ import pytest
 from penstock.failpoints import Failpoint
 from tests.support.node import Node
 
+IN_WRITES = [Failpoint.WRITE_DELTA_COMMITTED, Failpoint.WRITE_BEFORE_COMMIT]
+
 
 def test_kill_between_delta_and_commit(fault_node: Node) -> None:
     """A statement whose Delta commit is done and whose transaction is not leaves no trace.
@@ -18,9 +20,9 @@ def test_kill_between_delta_and_commit(fault_node: Node) -> None:
     node = fault_node
     if node.running:
         node.kill()
-    node.start(Failpoint.WRITE_DELTA_COMMITTED)
+    node.start(IN_WRITES[0])
     node.psql("CREATE TABLE kw (id int PRIMARY KEY, s serial)")
-    for failpoint in (Failpoint.WRITE_BEFORE_COMMIT, None):
+    for failpoint in (*IN_WRITES[1:], None):
         with pytest.raises(psycopg.OperationalError), node.connect() as conn:
             conn.execute("INSERT INTO kw VALUES (1), (2)")
         assert node.wait_for_death() == -9
