@@ -19,7 +19,8 @@ from penstock.control.catalog import lake_table
 from penstock.control.commits import begin_commit
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
-from penstock.frontdoor.reconcile import Reconciler, full_xid, remove_folder, sweep_dropped
+from penstock.frontdoor.reconcile import Reconciler, remove_folder, sweep_dropped
+from penstock.frontdoor.session_commit import full_xid
 from penstock.lake import tables
 from penstock.lake.files import write_file
 from penstock.lake.log import head_version, physical_names

@@ -45,7 +45,7 @@ from penstock.change.last_change import LAST_CHANGE, with_last_change
 from penstock.change.relation import LakeTable, Relation
 from penstock.control.conflict_log import Conflicts
 from penstock.errors import RelationMismatchError
-from penstock.lake.files import NewFile, WrittenFile
+from penstock.lake.files import FILE_BYTES, NewFile, WrittenFile
 from penstock.lake.find import SPREAD_ROWS, Hits, find_rows, take_rows
 from penstock.lake.log import physical_names
 from penstock.lake.session import GetSession
@@ -56,9 +56,6 @@ from penstock.lake.tables import (
     create,
     truncate,
 )
-
-FILE_BYTES = 256 * 1024 * 1024
-"""Arrow bytes after which an append starts another file; about a fifth of that on disk."""
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ Order, and what is durable:
     4  the client's COMMIT                                                      everything
 
 After an abort, or a rollback to a savepoint, heads are ahead of table_version and the next writer
-restores them.  The Delta commits carry the xid of the subtransaction, if there is one: whether a
-savepoint was rolled back is known by its own xid only.  The commit record has no version ranges:
-rows were rewritten perhaps, but PostgreSQL publishes no row changes for DDL either.
+restores them (session_commit.py).  The commit record has no version ranges: rows were rewritten
+perhaps, but PostgreSQL publishes no row changes for DDL either.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
-from penstock.control.commits import commit_metadata, commit_record, flush_wal, moved_table
+from penstock.control.commits import moved_table
 from penstock.control.connect import ControlConnection, connect
-from penstock.control.guard import HIDE_PARAMETERS, NODE_AND_XID, Call, Guard
+from penstock.control.guard import HIDE_PARAMETERS, Guard
 from penstock.errors import TableStateError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, Row
 from penstock.frontdoor.catalog import CatalogReader
 from penstock.frontdoor.publications import check_row_filters
+from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.lake.columns import Definition, definition_from_json
 from penstock.lake.ddl import follow_columns
 from penstock.lake.promises import Promise, check_promises
@@ -67,8 +67,6 @@ SELECT relid, kind, name, pg_catalog.to_json(columns) FROM penstock.new_promises
 _VERSIONS = """
 SELECT relid, location, version, sole_writer FROM penstock.table_version
 WHERE relid = ANY ($1::pg_catalog.oid[])"""
-_ROW_XID = "SELECT xmin::pg_catalog.text FROM penstock.table_version WHERE relid = $1::oid"
-_XACT_STATUS = "SELECT pg_catalog.pg_xact_status($1::pg_catalog.xid8)"
 
 
 @dataclass(frozen=True)
@@ -115,23 +113,14 @@ class Reconciler:
         return self._sweep if await backend.query(_DROPPED) else None
 
     async def _follow(self, backend: Backend, changed: dict[int, _Altered]) -> None:
-        async def call(call: Call) -> list[Row]:
-            return await backend.query(call.sql, call.parameters)
-
-        await call(HIDE_PARAMETERS)
-        locked = await call(self._guard.lock_tables(changed))
-        ((node, xid),) = await call(NODE_AND_XID)
+        await call(backend, HIDE_PARAMETERS)
+        locked = await call(backend, self._guard.lock_tables(changed))
+        commit = await SessionCommit.begin(backend, self._guard, self._control, "ddl")
         moved = []
         reach(Failpoint.DDL_RELAYED)
         for row in locked:
             table = self._lake_table(row, changed)
-            # An update that changes nothing: the row's xmin is now this subtransaction's xid.
-            await call(self._guard.set_table_version(table.relid, table.version, table.sole_writer))
-            ((row_xid,),) = await backend.query(_ROW_XID, [str(table.relid)])
-            await asyncio.to_thread(self._make_durable)  # the xid, before Delta has it
-            metadata = commit_metadata(
-                node or "", full_xid(int(row_xid or 0), int(xid or 0)), "ddl"
-            )
+            metadata = await commit.metadata(table, table.sole_writer)
             version = await asyncio.to_thread(
                 follow_columns,
                 self._spark.own_session(),
@@ -141,16 +130,11 @@ class Reconciler:
                 metadata,
             )
             if version is not None:
-                await call(self._guard.set_table_version(table.relid, version, table.sole_writer))
+                await commit.moved(table, version, table.sole_writer)
                 moved.append(moved_table(table, version, [], "ddl"))
-            await call(self._guard.set_table_columns(table.relid))
+            await call(backend, self._guard.set_table_columns(table.relid))
         if moved:
-            record = commit_record(node or "", xid or "", "ddl", None, moved)
-            await call(self._guard.emit_commit(record))
-
-    def _make_durable(self) -> None:
-        with connect(self._control, application_name="penstock flush") as conn:
-            flush_wal(conn)
+            await commit.record(moved)
 
     async def _check_promises(self, backend: Backend, altered: dict[int, _Altered]) -> None:
         promises: dict[int, list[Promise]] = {}
@@ -224,31 +208,3 @@ def remove_folder(lake_root: Path, location: str) -> None:
         raise TableStateError(f'"{location}" is not the folder of a table')
     if folder.exists():
         shutil.rmtree(folder)
-
-
-def full_xid(short: int, current: int) -> str:
-    """The 64-bit form of a subtransaction's 32-bit xid; ``current`` is its transaction's."""
-    full = current & ~0xFFFFFFFF | short
-    return str(full if full >= current else full + 2**32)
-
-
-def status_from(backend: Backend) -> Callable[[str], str | None]:
-    """pg_xact_status for the thread that settles, asked in the client's session.
-
-    The table is locked, so what is in progress and ahead can only be this transaction's own
-    earlier attempt, which was undone: as good as aborted.
-    """
-    loop = asyncio.get_running_loop()
-
-    def status(xid: str) -> str | None:
-        asked = asyncio.run_coroutine_threadsafe(_first(backend, xid), loop)
-        found = asked.result()
-        return "aborted" if found == "in progress" else found
-
-    return status
-
-
-async def _first(backend: Backend, xid: str) -> str | None:
-    rows: Iterable[Row] = await backend.query(_XACT_STATUS, [xid])
-    ((status,),) = rows
-    return status

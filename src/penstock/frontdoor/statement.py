@@ -147,18 +147,7 @@ async def _relay(conversation: Conversation, relay: Relay, sql: str) -> None:
     await run_before(conversation, relay, text)
     backend = conversation.backend
     backend.executed = True
-    exchange = backend.ask(
-        [
-            (Step.PARSE, requests.parse(_NO_NAME, conversation.raw(text))),
-            (Step.BIND, requests.bind(_NO_NAME, _NO_NAME)),
-            (Step.DESCRIBE, requests.describe(requests.PORTAL, _NO_NAME)),
-            (Step.EXECUTE, requests.execute(_NO_NAME)),
-        ],
-        pass_on=ROWS,
-    )
-    if _is_copy(text):
-        await conversation.feed_copy(exchange)
-    await exchange.wait()
+    exchange = await _run_whole(conversation, text, ROWS, reads_client=_is_copy(text))
     backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
     await run_after(conversation, relay, exchange)
 
@@ -167,24 +156,31 @@ async def _write_lake(conversation: Conversation, write: WriteLake, sql: str) ->
     backend = conversation.backend
 
     async def execute() -> Exchange:
-        exchange = backend.ask(
-            [
-                (Step.PARSE, requests.parse(_NO_NAME, conversation.raw(sql))),
-                (Step.BIND, requests.bind(_NO_NAME, _NO_NAME)),
-                (Step.DESCRIBE, requests.describe(requests.PORTAL, _NO_NAME)),
-                (Step.EXECUTE, requests.execute(_NO_NAME)),
-            ],
-            pass_on=_COPY_IN,
-        )
-        if write.reads_client:
-            await conversation.feed_copy(exchange)
-        await exchange.wait()
-        return exchange
+        return await _run_whole(conversation, sql, _COPY_IN, reads_client=write.reads_client)
 
     answer = await conversation.write(write, execute)
     backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
     told = (responses.ROW_DESCRIPTION, responses.DATA_ROW, responses.COMMAND_COMPLETE)
     conversation.client.write(b"".join(each.raw for each in answer.kept if each.kind in told))
+
+
+async def _run_whole(
+    conversation: Conversation, sql: str, pass_on: frozenset[int], *, reads_client: bool
+) -> Exchange:
+    """Run a statement in the control database to its end; its portal stays."""
+    exchange = conversation.backend.ask(
+        [
+            (Step.PARSE, requests.parse(_NO_NAME, conversation.raw(sql))),
+            (Step.BIND, requests.bind(_NO_NAME, _NO_NAME)),
+            (Step.DESCRIBE, requests.describe(requests.PORTAL, _NO_NAME)),
+            (Step.EXECUTE, requests.execute(_NO_NAME)),
+        ],
+        pass_on=pass_on,
+    )
+    if reads_client:
+        await conversation.feed_copy(exchange)
+    await exchange.wait()
+    return exchange
 
 
 async def _run_on_lake(conversation: Conversation, query: RunOnLake, sql: str) -> None:

@@ -21,7 +21,7 @@ CHECK, partitions, WHERE, joins, ON CONFLICT, MERGE, RETURNING and the command t
 TRUNCATE needs no savepoint: PostgreSQL's own empties what is empty, and starts sequences again.
 
 A head that is ahead after an abort, or after a rollback to a savepoint, is restored by the next
-writer; the Delta commit carries the subtransaction's xid (see reconcile.py, which does the same).
+writer, by the subtransaction's xid in the Delta commit (session_commit.py).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ import pyarrow as pa
 
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
-from penstock.control.commits import commit_metadata, commit_record, flush_wal, moved_table
+from penstock.control.commits import moved_table
 from penstock.control.connect import connect
-from penstock.control.guard import HIDE_PARAMETERS, NODE_AND_XID, Call, Guard
+from penstock.control.guard import HIDE_PARAMETERS, Guard
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.failpoints import Failpoint, reach
-from penstock.frontdoor.actions import Row, WriteLake
+from penstock.frontdoor.actions import WriteLake
 from penstock.frontdoor.backend import ControlBackend
 from penstock.frontdoor.blocks import open_block, own_command
 from penstock.frontdoor.exchange import Exchange
-from penstock.frontdoor.reconcile import full_xid, status_from
+from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.frontdoor.write_targets import CTID, Target, read_targets
 from penstock.lake.placed import Placed, placed_rows, table_size
 from penstock.lake.reading import Ints
@@ -89,7 +89,6 @@ SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
 """Texts of values as the lake keeps them, a regclass with its schema; the rollback to the
 savepoint takes it back."""
 _ENCODING = "SELECT pg_catalog.set_config('client_encoding', $1, true)"
-_ROW_XID = "SELECT xmin::pg_catalog.text FROM penstock.table_version WHERE relid = $1::oid"
 _MAY_READ = """
 SELECT pg_catalog.bool_and(pg_catalog.has_column_privilege($1::oid, name, 'SELECT')),
     pg_catalog.string_agg(pg_catalog.quote_ident(name), ', ' ORDER BY place)
@@ -134,7 +133,7 @@ class LakeWriter:
         await open_block(backend)
         if await backend.query(_READ_ONLY) == [("on",)]:
             return await execute()  # PostgreSQL's error
-        await _call(backend, HIDE_PARAMETERS)
+        await call(backend, HIDE_PARAMETERS)
         if write.truncates:
             return await self._truncate(backend, write, execute)
         targets = await self._lock(backend, write)
@@ -172,7 +171,7 @@ class LakeWriter:
     async def _lock(self, backend: ControlBackend, write: WriteLake) -> list[Target]:
         try:
             relids = sorted({*write.relids, *write.needed})
-            ((text,),) = await _call(backend, self._guard.lock_for_write(relids))
+            ((text,),) = await call(backend, self._guard.lock_for_write(relids))
         except ServerError as error:
             error.fields.pop("W", None)  # it would tell of our function
             raise
@@ -239,7 +238,7 @@ class LakeWriter:
     async def _read(self, backend: ControlBackend, target: Target) -> pa.Table:
         """The rows that a relation has, and before them their ctids."""
         encoding = backend.client_encoding
-        await _call(backend, self._guard.open_written_rows(target.selection))
+        await call(backend, self._guard.open_written_rows(target.selection))
         if encoding != "UTF8":
             await backend.query(_ENCODING, ["UTF8"])
         columns = (CTID, *target.table.columns)
@@ -262,26 +261,21 @@ class LakeWriter:
     ) -> None:
         """Bring the changes into the lake, in the client's transaction."""
         moved = []
-        ((node, xid),) = await _call(backend, NODE_AND_XID)
+        commit = await SessionCommit.begin(backend, self._guard, self._control, "sql")
         for target, change in changes:
             if change:
-                done = await self._write(backend, target, change, node or "", xid or "")
+                done = await self._write(backend, commit, target, change)
                 ranges = [(done.first, done.version)]
                 moved.append(moved_table(target.table, done.version, ranges, done.kind))
         if moved:
-            record = commit_record(node or "", xid or "", "sql", None, moved)
-            await _call(backend, self._guard.emit_commit(record))
+            await commit.record(moved)
             reach(Failpoint.WRITE_BEFORE_COMMIT)
 
     async def _write(
-        self, backend: ControlBackend, target: Target, change: Change, node: str, xid: str
+        self, backend: ControlBackend, commit: SessionCommit, target: Target, change: Change
     ) -> Written:
         table = target.table
-        # It moves nothing, but the row's xmin is now this subtransaction's xid.
-        await _call(backend, self._guard.set_table_version(table.relid, table.version))
-        ((row_xid,),) = await backend.query(_ROW_XID, [str(table.relid)])
-        if await _call(backend, self._guard.make_xid_durable()) != [("t",)]:
-            await asyncio.to_thread(self._flush)
+        metadata = await commit.metadata(table, sole_writer=None)
         try:
             done = await asyncio.to_thread(
                 write_change,
@@ -290,13 +284,13 @@ class LakeWriter:
                 target.uniques,
                 change,
                 status_from(backend),
-                commit_metadata(node, full_xid(int(row_xid or 0), int(xid)), "sql"),
+                metadata,
             )
         except DuplicateKeyError as error:
             raise await _unique_violation(backend, target, error) from None
-        await _call(backend, self._guard.set_table_version(table.relid, done.version))
+        await commit.moved(table, done.version, sole_writer=None)
         if done.created:
-            await _call(backend, self._guard.set_table_columns(table.relid))
+            await call(backend, self._guard.set_table_columns(table.relid))
         return done
 
     def _note_dead_rows(
@@ -323,14 +317,6 @@ class LakeWriter:
                 conn.execute(f"VACUUM {name}".encode())
         except (psycopg.Error, PenstockError) as error:  # autovacuum does it later
             log.info("relation %s is not vacuumed now: %s", name, error)
-
-    def _flush(self) -> None:
-        with connect(self._control, application_name="penstock flush") as conn:
-            flush_wal(conn)
-
-
-async def _call(backend: ControlBackend, call: Call) -> list[Row]:
-    return await backend.query(call.sql, call.parameters)
 
 
 async def _unique_violation(

@@ -29,6 +29,9 @@ import pyarrow.parquet as pq
 
 from penstock.change.last_change import LAST_CHANGE
 
+FILE_BYTES = 256 * 1024 * 1024
+"""Arrow bytes after which a writer begins another file; about a fifth of that on disk."""
+
 ROW_GROUP_ROWS = 256 * 1024
 """Rows that a reader skips at once by their bounds; Spark also divides a file by row groups."""
 

@@ -22,15 +22,12 @@ from numpy.typing import NDArray
 from penstock.change.last_change import LAST_CHANGE_FIELDS
 from penstock.change.relation import LakeTable
 from penstock.failpoints import Failpoint, reach
-from penstock.lake.files import WrittenFile, write_file
+from penstock.lake.files import FILE_BYTES, WrittenFile, write_file
 from penstock.lake.find import find_rows
 from penstock.lake.log import physical_names
 from penstock.lake.session import GetSession
 from penstock.lake.settle import XactStatus, settle
 from penstock.lake.tables import append_files, arrow_schema, change_rows, create, truncate
-
-FILE_BYTES = 256 * 1024 * 1024
-"""Arrow bytes after which another file begins; about a fifth of that on disk."""
 
 
 @dataclass(frozen=True)
