@@ -19,7 +19,7 @@ import ssl
 from penstock.config import Settings
 from penstock.control.address import ControlAddress
 from penstock.errors import ConfigurationError, ConnectionLostError, PenstockError
-from penstock.frontdoor.actions import LakeQueries, Router
+from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.cancel import CancelKeys
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting, negotiate, tls_context
@@ -53,10 +53,11 @@ class FrontDoor:
         router: Router,
         queries: LakeQueries,
         writer: LakeWriter | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self._settings = settings
         self._control = control
-        self._services = Services(router, queries, CancelKeys(), writer)
+        self._services = Services(router, queries, CancelKeys(), writer, publisher)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._newcomers: dict[Link, None] = {}
