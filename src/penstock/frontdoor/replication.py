@@ -52,6 +52,11 @@ class ReplicationCommands:
         self._walsender = walsender
         self._publisher = publisher
         self.is_streaming = False
+        self._exchange: StreamExchange | None = None
+
+    @property
+    def _is_open(self) -> bool:
+        return self._exchange is not None and not self._exchange.done.is_set()
 
     async def run(self, message: Message) -> None:
         """Answer one Query message, with ReadyForQuery at the end."""
@@ -67,6 +72,8 @@ class ReplicationCommands:
         except ConnectionLostError:
             raise
         except PenstockError as error:
+            if self._is_open:
+                raise  # the walsender still streams: the session ends
             await self._conversation.fail(error)
         await self._walsender.release()
         await self._conversation.finish_simple()
@@ -100,7 +107,7 @@ class ReplicationCommands:
         await self._check_plugin(start.slot)
         timezone = self._walsender.parameters.get("TimeZone", "UTC")
         options = StreamOptions(start.publications, start.is_on("binary"), timezone)
-        exchange = StreamExchange()
+        exchange = self._exchange = StreamExchange()
         raw = self._conversation.raw(start.relayed())
         self._walsender.send(Step.QUERY, requests.query(raw), exchange)
         await first_of(exchange.started.wait(), exchange.done.wait())

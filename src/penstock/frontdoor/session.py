@@ -20,7 +20,6 @@ from penstock.errors import (
     ConnectionLostError,
     FeatureNotSupportedError,
     PenstockError,
-    ProtocolError,
 )
 from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.backend import ControlBackend, check_not_copying
