@@ -26,43 +26,26 @@ from penstock.control.definitions import (
     forget_definitions,
 )
 from penstock.control.ledger import last_entry
-from penstock.control.migrate import migrate
 from penstock.control.publications import publication_facts
 from penstock.errors import ObjectInUseError, PublicationError, WrongStateError
 from penstock.lsn import parse_lsn
 from penstock.publish.plan import plan_relation
-from tests.support.binaries import installations
 from tests.support.control import following, one
 from tests.support.reference_decoder import Reference
-from tests.support.servers import SUPERUSER, PostgresServer
 from tests.support.waits import wait_until
 
 LAKE = Path("/lake")
 
 
-@pytest.fixture(scope="module", params=["16", "18"])
-def server(request: pytest.FixtureRequest, server_folder: Path) -> Iterator[PostgresServer]:
-    """A control database's server of the oldest version, and of the newest."""
-    if request.param not in installations():
-        pytest.skip(f"this machine has no PostgreSQL {request.param}")
-    made = PostgresServer(server_folder / f"history-{request.param}", request.param).start()
-    yield made
-    made.remove()
-
-
 @pytest.fixture
-def address(server: PostgresServer) -> Iterator[ControlAddress]:
-    """A control database of the test's own; its slots go with it."""
-    name = server.create_database()
-    yield ControlAddress("127.0.0.1", server.port, name, SUPERUSER, "")
-    server.psql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+def address(any_control: ControlAddress) -> ControlAddress:
+    return any_control
 
 
 @pytest.fixture
 def conn(address: ControlAddress) -> Iterator[ControlConnection]:
     with connect(address) as made:
         made.execute("SET search_path = public, pg_catalog")
-        migrate(made)
         yield made
 
 
