@@ -6,15 +6,20 @@ Out:  rows of ``penstock.commit``; then feedback, which lets the WAL go.
 
 Each transaction with a message of prefix ``penstock`` becomes one row exactly once: the position
 is the highest ``lsn`` of the table itself, so row and position are one insert, and what the slot
-sends again after a restart is skipped.
+sends again after a restart is skipped.  What the transaction changed of publications and tables is
+stored with it, in ``penstock.definition`` (definitions.py).
 
 The slot is made by ``migrate``, before anything can commit, so the ledger starts at the beginning.
+
+Its own commits wait for no synchronous standby: a subscriber may be one, and what it is to confirm
+is published only once the ledger has it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -28,10 +33,13 @@ from penstock.control.ledger_stream import (
     LedgerEntry,
     LedgerStream,
 )
-from penstock.errors import ConnectionLostError
+from penstock.errors import ConnectionLostError, ObjectInUseError
 from penstock.lsn import format_lsn, parse_lsn
 
 _log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.005
+"""The ledger reads the same WAL at the same time as whoever waits for it."""
 
 
 def prepare_ledger(conn: ControlConnection) -> None:
@@ -44,13 +52,16 @@ def prepare_ledger(conn: ControlConnection) -> None:
     elif not _exists(conn, "SELECT FROM pg_publication WHERE pubname = %s"):
         conn.execute(f"CREATE PUBLICATION {LEDGER_NAME}")
     if not _exists(conn, "SELECT FROM pg_replication_slots WHERE slot_name = %s"):
+        made = conn.execute(
+            "SELECT lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [LEDGER_NAME]
+        ).fetchone()
         if last_entry(conn):
             _log.warning(
                 'replication slot "%s" was missing: the ledger has no commits between %s and now',
                 LEDGER_NAME,
                 format_lsn(last_entry(conn)),
             )
-        conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [LEDGER_NAME])
+            conn.execute("SELECT penstock.begin_definitions(%s::pg_lsn)", made)
 
 
 def _exists(conn: ControlConnection, query: str) -> bool:
@@ -62,6 +73,22 @@ def last_entry(conn: ControlConnection) -> int:
     row = conn.execute("SELECT coalesce(max(lsn), '0/0')::text FROM penstock.commit").fetchone()
     assert row is not None
     return parse_lsn(row[0])
+
+
+def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float) -> None:
+    """Return when the ledger has come to ``lsn``, that of a commit with a record.
+
+    ObjectInUseError (55006) after ``patience`` seconds; it may be tried again.
+    """
+    deadline = time.monotonic() + patience
+    while (last := last_entry(conn)) < lsn:
+        if time.monotonic() > deadline:
+            raise ObjectInUseError(
+                "the ledger is behind the commit that is to be published",
+                detail=f"It has come to {format_lsn(last)}, the commit is at {format_lsn(lsn)}.",
+                hint="The node's log says whether the ledger has stopped, and why.",
+            )
+        time.sleep(_LOOK_AGAIN_S)
 
 
 class Ledger:
@@ -79,6 +106,7 @@ class Ledger:
         ConnectionLostError when the server goes away; calling it again continues.
         """
         with connect(self._address, application_name="penstock ledger") as conn:
+            conn.execute("SET synchronous_commit = local")
             with LedgerStream(self._address, self._feedback_interval) as stream:
                 try:
                     self._follow(conn, stream, stop)
@@ -97,18 +125,28 @@ class Ledger:
 
 
 def store(conn: ControlConnection, entry: LedgerEntry) -> None:
-    """Insert one entry; durable on return."""
+    """Insert one entry with its definitions, in one transaction; durable on return."""
+    definitions = [
+        {"kind": kind, "objid": objid, "facts": facts}
+        for (kind, objid), facts in entry.definitions.items()
+    ]
     conn.execute(
-        "INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
-        " VALUES (%s::pg_lsn, %s::pg_lsn, %s::xid8, %s, %s, %s, %s, %s)",
-        [
-            format_lsn(entry.lsn),
-            format_lsn(entry.end_lsn),
-            entry.xid,
-            entry.time,
-            entry.purpose,
-            entry.origin,
-            Jsonb(entry.tables),
-            Jsonb(entry.ddl),
-        ],
+        "WITH defined AS ("
+        " INSERT INTO penstock.definition (kind, objid, lsn, relid, facts)"
+        " SELECT d->>'kind', (d->>'objid')::oid, %(lsn)s::pg_lsn, (d->'facts'->>'relid')::oid,"
+        " nullif(d->'facts', 'null') FROM jsonb_array_elements(%(definitions)s) d)"
+        " INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
+        " VALUES (%(lsn)s::pg_lsn, %(end_lsn)s::pg_lsn, %(xid)s::xid8, %(time)s, %(purpose)s,"
+        " %(origin)s, %(tables)s, %(ddl)s)",
+        {
+            "lsn": format_lsn(entry.lsn),
+            "end_lsn": format_lsn(entry.end_lsn),
+            "xid": entry.xid,
+            "time": entry.time,
+            "purpose": entry.purpose,
+            "origin": entry.origin,
+            "tables": Jsonb(entry.tables),
+            "ddl": Jsonb(entry.ddl),
+            "definitions": Jsonb(definitions),
+        },
     )

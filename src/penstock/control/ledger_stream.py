@@ -69,6 +69,8 @@ class LedgerEntry:
     origin: str | None = None
     tables: list[dict[str, Any]] = field(default_factory=list)
     ddl: list[dict[str, Any]] = field(default_factory=list)
+    definitions: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
+    """By kind and OID, what the transaction left (100_definitions.sql); None: it is dropped."""
 
     @classmethod
     def begun(cls, begin: bytes) -> LedgerEntry:
@@ -78,11 +80,17 @@ class LedgerEntry:
         return cls(lsn, 0, _POSTGRES_EPOCH + timedelta(microseconds=micros))
 
     def add(self, message: bytes) -> None:
-        """Take in one message of the transaction: a commit record, or what DDL changed."""
+        """Take in one message of the transaction: a commit record, or what DDL changed.
+
+        A transaction that changes a definition twice leaves the later one: its commit record is
+        its last word, so all that it wrote is published by what it left.
+        """
         try:
             record = json.loads(message)
             self.xid = record["xid"]
             self.ddl += record.get("ddl", [])
+            for each in record.get("definitions", []):
+                self.definitions[each["kind"], each["objid"]] = each["facts"]
             if "tables" in record:
                 self.tables += record["tables"]
                 self.purpose = record["purpose"]
