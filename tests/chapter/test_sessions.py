@@ -2,8 +2,8 @@
 """The example sessions of PostgreSQL's chapter "Logical Replication", in all four topologies.
 
 A real PostgreSQL or the lake publishes, a real PostgreSQL or the lake subscribes, and both are
-driven through psql.  From 18 on ``\\\\dRp+`` prints one more column than the chapter of 15 shows, so
-the sessions that show it run on 15 and 16, and on the lake with psql 16.
+driven through psql.  From 18 on ``\\\\dRp+`` prints one more column than the chapter of 15 shows,
+so the sessions that show it run on 15 and 16, and on the lake with psql 16.
 """
 
 from __future__ import annotations

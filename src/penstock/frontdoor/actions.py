@@ -144,7 +144,7 @@ class PublishedStream(Protocol):
     """The lake's commits as one subscriber is sent them, in the order of the WAL."""
 
     def expand(self, commit: LedgerEntry, header: XLogHeader) -> Iterator[bytes]:
-        """What is published of a commit, as CopyData messages, many in each piece.
+        """What is published of a transaction, as CopyData messages, many in each piece.
 
         Blocks, so it is for a thread.  Nothing comes when nothing is published; an error ends the
         stream.

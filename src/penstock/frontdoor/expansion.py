@@ -155,7 +155,7 @@ class Expansion:
     async def _end_transaction(self, frame: bytes) -> None:
         header = replication.parse_xlog_header(frame)
         commit, self._commit = self._commit, None
-        if commit is not None and (commit.tables or commit.ddl):
+        if commit is not None and commit.xid:  # it has a record, or changes definitions
             at = XLogHeader(self._record_lsn, self._record_lsn, header.time)
             await self._expand(self._published.expand(commit, at))
         self._settled_end = max(self._settled_end, header.end)

@@ -5,7 +5,7 @@ In:   commits with a record or DDL, in the order of the WAL, from the subscriber
 Out:  CopyData messages.
 
 What is published of a relation is found out once (``control/definitions.py``, ``publish/``) and
-kept until DDL comes: that is in the same WAL, so nothing that is kept is ever too old or too new.
+kept until a definition changes: that is in the same WAL, so nothing that is kept is ever too old or too new.
 Nothing is durable here.
 """
 
@@ -64,7 +64,7 @@ class LakeStream:
 
     def expand(self, commit: LedgerEntry, header: XLogHeader) -> Iterator[bytes]:
         """See actions.PublishedStream; PenstockError with PostgreSQL's SQLSTATE."""
-        if commit.ddl:
+        if commit.definitions:
             self._published.clear()
         self._find_out(commit)
         published = {relid: found for relid, found in self._published.items() if found is not None}
