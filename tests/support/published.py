@@ -18,13 +18,6 @@ from tests.support.waits import wait_until
 REPLICA = "replica"
 PASSWORD = "secret"
 
-_ROLE = f"""DO $$ BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{REPLICA}') THEN
-        CREATE ROLE {REPLICA} LOGIN REPLICATION PASSWORD '{PASSWORD}';
-        GRANT pg_read_all_data TO {REPLICA};
-    END IF;
-END $$"""
-
 _WAITING = """SELECT r.srrelid::regclass, r.srsubstate FROM pg_subscription_rel r
     JOIN pg_subscription s ON s.oid = r.srsubid
     WHERE s.subname = '{}' AND r.srsubstate NOT IN ('r', 's')"""
@@ -37,7 +30,11 @@ def conninfo(node: Node) -> str:
 
 def make_replica(node: Node) -> None:
     """Make the role, if it is not there."""
-    node.psql(_ROLE)
+    if node.psql(f"SELECT 1 FROM pg_roles WHERE rolname = '{REPLICA}'") == "":
+        node.psql(
+            f"CREATE ROLE {REPLICA} LOGIN REPLICATION PASSWORD '{PASSWORD}';"
+            f"GRANT pg_read_all_data TO {REPLICA}"
+        )
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class LakePublisher:
     def stream(self, options: StreamOptions) -> LakeStream:
         """A stream that has sent nothing yet."""
         encoding = Encoding(binary=options.binary, timezone=options.timezone)
-        expander = Expander(self._spark.own_session, self._lake, encoding)
+        expander = Expander(self._spark.own_session(), self._lake, encoding)
         return LakeStream(options.publications, expander, self._control, self._lake)
 
 
