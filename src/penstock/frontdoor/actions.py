@@ -141,18 +141,21 @@ class StreamOptions:
 
 
 class PublishedStream(Protocol):
-    """The lake's commits as one subscriber is sent them, in the order of the WAL."""
+    """The lake's commits as one subscriber is sent them, in the order of the WAL.
+
+    For one thread.
+    """
 
     def expand(self, commit: LedgerEntry, header: XLogHeader) -> Iterator[bytes]:
         """What is published of a transaction, as CopyData messages, many in each piece.
 
-        Blocks, so it is for a thread.  Nothing comes when nothing is published; an error ends the
+        Blocks.  Nothing comes when nothing is published; an error ends the
         stream.
         """
         ...
 
     def close(self) -> None:
-        """Stop what runs; from any thread."""
+        """The stream has ended."""
         ...
 
 

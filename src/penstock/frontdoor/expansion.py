@@ -33,6 +33,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from penstock.control.commits import RECORD_PREFIX, XID_PREFIX
 from penstock.control.ledger_stream import LedgerEntry
@@ -70,6 +71,7 @@ class Expansion:
         self._client = conversation.client
         self._exchange = exchange
         self._published = published
+        self._thread = ThreadPoolExecutor(1, "publish")
         self._wants_messages = wants_messages
         self._begin: list[bytes] = []
         self._commit: LedgerEntry | None = None
@@ -92,10 +94,11 @@ class Expansion:
                 feedback.result()
             await relaying
         finally:
-            self._published.close()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            self._thread.submit(self._published.close)  # after what it may be doing
+            self._thread.shutdown(wait=False)
 
     async def _take_feedback(self) -> None:
         """Pass on what the subscriber confirms, until it ends the stream."""
@@ -167,8 +170,9 @@ class Expansion:
         self._begin = []
 
     async def _expand(self, pieces: Iterator[bytes]) -> None:
+        loop = asyncio.get_running_loop()
         self._expanding = True
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        while (piece := await loop.run_in_executor(self._thread, next, pieces, None)) is not None:
             await self._open()
             await self._send(piece)
         self._expanding = False

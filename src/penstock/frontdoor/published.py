@@ -5,8 +5,8 @@ In:   commits with a record or DDL, in the order of the WAL, from the subscriber
 Out:  CopyData messages.
 
 What is published of a relation is found out once (``control/definitions.py``, ``publish/``) and
-kept until a definition changes: that is in the same WAL, so nothing that is kept is ever too old or too new.
-Nothing is durable here.
+kept until a definition changes: that is in the same WAL, so what is kept is never too old or too
+new.  Nothing is durable here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LakePublisher:
 
 
 class LakeStream:
-    """``actions.PublishedStream``; one call at a time, from any thread."""
+    """``actions.PublishedStream``."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LakeStream:
             yield frame_messages(messages, *header)
 
     def close(self) -> None:
-        """Let go of the connection; a commit that is being expanded goes on to its next piece."""
+        """Let go of the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

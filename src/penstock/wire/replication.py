@@ -3,9 +3,8 @@
 
     XLogData   'w'  int64 start LSN  int64 end LSN  int64 time    a message of the output plugin
     keepalive  'k'  int64 end LSN    int64 time     byte wants a reply
-    status     'r'  int64 written    int64 flushed  int64 applied int64 time  byte wants a reply
 
-Times are microseconds since 2000.  The first two go to a subscriber, the third comes from one.
+Times are microseconds since 2000.  What a subscriber confirms is passed on unread.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from typing import NamedTuple
 
 XLOG_DATA = ord("w")
 KEEPALIVE = ord("k")
-STATUS = ord("r")
 
 _COPY_DATA = struct.Struct(">cI")
 _XLOG_DATA = struct.Struct(">cQQq")
 _KEEPALIVE = struct.Struct(">cQq?")
-_STATUS = struct.Struct(">cQQQq?")
 
 
 class XLogHeader(NamedTuple):
@@ -45,27 +42,12 @@ def copy_data(frame: bytes) -> bytes:
     return _COPY_DATA.pack(b"d", len(frame) + 4) + frame
 
 
-def xlog_data(header: XLogHeader, message: bytes) -> bytes:
-    """One message of the output plugin as a CopyData message."""
-    return copy_data(_XLOG_DATA.pack(b"w", *header) + message)
-
-
 def keepalive(end: int, time: int, *, wants_reply: bool = False) -> bytes:
     """A keepalive as a CopyData message."""
     return copy_data(_KEEPALIVE.pack(b"k", end, time, wants_reply))
-
-
-def wants_reply(frame: bytes) -> bool:
-    """Whether the sender of a keepalive or a status wants an answer at once: its last byte."""
-    return frame[-1:] == b"\x01"
 
 
 def keepalive_end(frame: bytes) -> int:
     """The LSN in a keepalive."""
     end: int = _KEEPALIVE.unpack_from(frame)[1]
     return end
-
-
-def without_request(status: bytes) -> bytes:
-    """A status that does not ask for an answer."""
-    return status[: _STATUS.size - 1] + b"\0"
