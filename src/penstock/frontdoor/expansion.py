@@ -173,6 +173,8 @@ class Expansion:
         loop = asyncio.get_running_loop()
         self._expanding = True
         while (piece := await loop.run_in_executor(self._thread, next, pieces, None)) is not None:
+            if self._ended_by_client:
+                break
             await self._open()
             await self._send(piece)
         self._expanding = False
