@@ -31,17 +31,19 @@ from penstock.control.external import check_external
 from penstock.control.guard import Guard, node_secret, register_secret
 from penstock.control.ledger import Ledger
 from penstock.control.migrate import migrate
+from penstock.control.retention import oldest_position
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
 from penstock.frontdoor.query import SparkQueries
-from penstock.frontdoor.reconcile import Reconciler, sweep_dropped
+from penstock.frontdoor.reconcile import Reconciler
 from penstock.frontdoor.routing import StatementRouter
 from penstock.frontdoor.subscription import SubscriptionRouter
 from penstock.frontdoor.writing import LakeWriter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy_spark import warm as warm_copy
+from penstock.lake.dropped import remove_dropped
 from penstock.lake.query import warm as warm_query
 from penstock.lake.session import Spark
 from penstock.pgoutput.warm import warm
@@ -135,7 +137,8 @@ def _prepare(settings: Settings, address: ControlAddress) -> Guard:
     with connect(address, application_name="penstock start") as connection:
         migrate(connection)
         register_secret(connection, secret)
-        sweep_dropped(connection, settings.lake_path)
+        if oldest_position(connection) is None:  # else maintenance knows what is needed
+            remove_dropped(connection, settings.lake_path)
     return Guard(secret)
 
 
