@@ -36,6 +36,7 @@ from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
+from penstock.frontdoor.published import LakePublisher
 from penstock.frontdoor.query import SparkQueries
 from penstock.frontdoor.reconcile import Reconciler
 from penstock.frontdoor.routing import StatementRouter
@@ -223,4 +224,5 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         lambda: connect(context.control, application_name="penstock query"),
     )
     writer = LakeWriter(context.spark, guard, context.control, settings.lake_path)
-    return FrontDoor(settings, context.control, router, queries, writer)
+    publisher = LakePublisher(context.control, context.spark, settings.lake_path)
+    return FrontDoor(settings, context.control, router, queries, writer, publisher)
