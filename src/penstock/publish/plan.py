@@ -60,12 +60,14 @@ class Plan:
     ``relation`` is as which they are published, with the columns that are sent, in its order; a
     partition's columns go there by their names.  ``filters`` has an entry for each operation on
     rows that is published: a row is published if one of them is true, or if there is none.
+    ``own`` is the changed relation where it is published as another; a subscriber is told of both.
     """
 
     relid: int
     relation: Relation
     filters: dict[RowAction, tuple[PublishedWhere, ...]]
     truncate: bool
+    own: Relation | None = None
 
 
 def plan_relation(facts: PublicationFacts, relid: int) -> Plan | None:
@@ -92,6 +94,8 @@ def plan_relation(facts: PublicationFacts, relid: int) -> Plan | None:
         {action: _filters(facts, chosen, target, action) for action in rows},
         # pgoutput_truncate: one of a partition would empty the whole ancestor
         "truncate" in actions and target is changed,
+        # By the target's column numbers, as send_relation_and_attrs does it
+        None if target is changed else _sent(changed, columns),
     )
 
 

@@ -50,7 +50,7 @@ from penstock.publish.filter import Image, PublishedWhere, RowFilter, compile_fi
 from penstock.publish.plan import Plan, RowAction
 from penstock.sql.translate.facts import Facts
 
-_LETTERS: dict[RowAction, str] = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
+LETTERS: dict[RowAction, str] = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _published(compiled: CompiledPlan) -> str:
     """Whether anything is sent of a change."""
     cases = [f"WHEN '{TRUNCATE}' THEN {str(compiled.plan.truncate).lower()}"]
     for action, filters in compiled.filters.items():
-        cases.append(f"WHEN '{_LETTERS[action]}' THEN {_passes(action, filters)}")
+        cases.append(f"WHEN '{LETTERS[action]}' THEN {_passes(action, filters)}")
     return f"CASE op {' '.join(cases)} ELSE false END"
 
 

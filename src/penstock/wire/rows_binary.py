@@ -33,6 +33,15 @@ _WIDTHS = {
     types.FLOAT4: ">f4",
     types.FLOAT8: ">f8",
 }
+_WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ}
+    | {types.NUMERIC, UUID, JSONB}
+)
+
+
+def has_binary_form(type_oid: int) -> bool:
+    """Whether ``binary_column`` writes values of a type."""
+    return type_oid in _WRITTEN
 
 
 def binary_column(array: Any, type_oid: int) -> Any:
