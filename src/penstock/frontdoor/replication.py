@@ -25,10 +25,11 @@ from penstock.errors import (
     InsufficientPrivilegeError,
     PenstockError,
 )
-from penstock.frontdoor.actions import Publisher, Relay, StreamOptions
+from penstock.frontdoor.actions import CopyLake, Publisher, Relay, StreamOptions
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Step, StreamExchange, first_of
 from penstock.frontdoor.expansion import Expansion, end_messages
+from penstock.frontdoor.statement import carry_out
 from penstock.frontdoor.walsender import Walsender
 from penstock.sql.replication import (
     ReplicationCommand,
@@ -85,23 +86,31 @@ class ReplicationCommands:
         if command is not None:
             _check(command)
         elif self._walsender.ready_status != "E":
-            await self._check_sql(text)
+            copies = await self._copies(text)
+            if copies:
+                await carry_out(self._conversation, copies[0], text)
+                return False
         if self._walsender.is_holding:
             await self._walsender.run(text, _ANSWER)
             return False
         self._walsender.send(Step.QUERY, message.raw)
         return True
 
-    async def _check_sql(self, text: str) -> None:
-        """Refuse what may not be passed on to the control database."""
-        for part in statements(text, self._conversation.standard_conforming_strings):
+    async def _copies(self, text: str) -> list[CopyLake]:
+        """The COPY of lake tables that a text is; refuse what else may not be passed on."""
+        copies = []
+        parts = statements(text, self._conversation.standard_conforming_strings)
+        for part in parts:
             action = await self._conversation.route(part.text)
-            if action != Relay():
+            if isinstance(action, CopyLake) and len(parts) == 1:
+                copies.append(action)
+            elif action != Relay():
                 raise FeatureNotSupportedError(
                     "this statement is not supported in a replication connection",
                     detail="It reads or writes tables of the lake, or changes a definition.",
-                    hint="Use an ordinary connection; COPY ... TO STDOUT is supported here.",
+                    hint="Use an ordinary connection; COPY ... TO STDOUT is supported here, alone.",
                 )
+        return copies
 
     async def _stream(self, start: StartReplication) -> None:
         await self._check_plugin(start.slot)

@@ -14,8 +14,9 @@ from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.backend import ControlBackend
 from penstock.frontdoor.exchange import NOTHING, Exchange, Step
 from penstock.sql.tokens import Kind, tokens
-from penstock.wire import requests
+from penstock.wire import requests, responses
 from penstock.wire.encodings import encode
+from penstock.wire.framing import Message
 from penstock.wire.responses import ServerError
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ"
@@ -40,6 +41,11 @@ class Walsender(ControlBackend):
         )
         await exchange.wait()
         return exchange
+
+    async def copy_out(self, sql: str) -> list[Message]:
+        """Run a COPY TO STDOUT as a statement of ours; all messages that answer it."""
+        kept = (await self._run(sql, ())).kept
+        return [each for each in kept if each.kind != responses.READY_FOR_QUERY]
 
     async def fail_transaction(self) -> None:
         """Make the client's block fail, as PostgreSQL would have for an error of its own."""

@@ -34,6 +34,9 @@ TIMESTAMP_WIDTH = 48
 ITEM_OVERHEAD = 5
 """Bytes around an item of an array: delimiter and quotes, or delimiter and NULL."""
 
+ARRAY_OVERHEAD = 20
+"""Bytes before the items of an array in binary: dimensions, flag, type, length, lower bound."""
+
 _BLANK, _COMMA, _OPEN_BRACE, _CLOSE_BRACE = (ord(c) for c in " ,{}")
 
 
@@ -47,11 +50,17 @@ def place(out: Bytes, at: Any, offsets: Any, data: Bytes, valid: Any) -> None:
             at[row] = where + 4
             continue
         size = offsets[row + 1] - offsets[row]
-        out[where] = (size >> 24) & 255
-        out[where + 1] = (size >> 16) & 255
-        out[where + 2] = (size >> 8) & 255
-        out[where + 3] = size & 255
-        at[row] = copy(data, offsets[row], size, out, where + 4)
+        at[row] = copy(data, offsets[row], size, out, _int32(out, where, size))
+
+
+@compiled
+def _int32(out: Bytes, to: int, value: int) -> int:
+    """Write an int32 in network order; the place behind it."""
+    out[to] = (value >> 24) & 255
+    out[to + 1] = (value >> 16) & 255
+    out[to + 2] = (value >> 8) & 255
+    out[to + 3] = value & 255
+    return to + 4
 
 
 @compiled
@@ -119,6 +128,38 @@ def array_text(
                 to = put(out, to, NULL)
         out[to] = _CLOSE_BRACE
         to += 1
+    out_offsets[len(lists) - 1] = to
+
+
+@compiled
+def array_binary(
+    lists: Any, lists_valid: Any, items: Any, element_oid: int, out: Any, out_offsets: Any
+) -> None:
+    """One-dimensional arrays as array_send writes them; ``items``: offsets, bytes, validity.
+
+    ``out`` has room for ARRAY_OVERHEAD of each list, and 4 bytes and the bytes of each item.
+    """
+    offsets, data, valid = items
+    to = 0
+    for row in range(len(lists) - 1):
+        out_offsets[row] = to
+        if not lists_valid[row]:
+            continue
+        first, last = lists[row], lists[row + 1]
+        nulls = 0
+        for item in range(first, last):
+            if not valid[item]:
+                nulls = 1
+        to = _int32(out, to, 1 if last > first else 0)
+        to = _int32(out, _int32(out, to, nulls), element_oid)
+        if last > first:
+            to = _int32(out, _int32(out, to, last - first), 1)
+        for item in range(first, last):
+            if valid[item]:
+                size = offsets[item + 1] - offsets[item]
+                to = copy(data, offsets[item], size, out, _int32(out, to, size))
+            else:
+                to = _int32(out, to, -1)
     out_offsets[len(lists) - 1] = to
 
 
