@@ -33,6 +33,8 @@ from penstock.control.ledger import Ledger
 from penstock.control.migrate import migrate
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
+from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.copy_source import CopySources
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
 from penstock.frontdoor.query import SparkQueries
@@ -43,7 +45,7 @@ from penstock.frontdoor.writing import LakeWriter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy_spark import warm as warm_copy
 from penstock.lake.query import warm as warm_query
-from penstock.lake.session import Spark
+from penstock.lake.session import Spark, scratch_folder
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
 from penstock.workers.external import watch
@@ -220,4 +222,5 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         lambda: connect(context.control, application_name="penstock query"),
     )
     writer = LakeWriter(context.spark, guard, context.control, settings.lake_path)
-    return FrontDoor(settings, context.control, router, queries, writer)
+    copies = LakeCopies(CopySources(queries, scratch_folder(settings)), queries)
+    return FrontDoor(settings, context.control, router, queries, writer, copies)

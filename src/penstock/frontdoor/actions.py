@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from penstock.sql.copy import CopyOptions
+
 Row = tuple[str | None, ...]
 
 
@@ -81,7 +83,24 @@ class WriteLake:
     truncates: bool = False
 
 
-Action = Relay | RunOnLake | WriteLake
+@dataclass(frozen=True)
+class CopyLake:
+    """A COPY TO STDOUT whose rows are the lake's; ``sql`` is what the control database runs.
+
+    It copies ``columns`` (None: all) of the table ``relids[0]``, or ``query``.  ``options`` is None
+    when they are of a form that the node does not know.  ``inserted``: where in the client's text
+    something was put in, and how many characters, in order.
+    """
+
+    sql: str
+    relids: tuple[int, ...]
+    options: CopyOptions | None
+    columns: tuple[str, ...] | None = None
+    query: RunOnLake | None = None
+    inserted: tuple[tuple[int, int], ...] = ()
+
+
+Action = Relay | RunOnLake | WriteLake | CopyLake
 
 
 @dataclass(frozen=True)

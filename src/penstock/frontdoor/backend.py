@@ -187,6 +187,10 @@ class ControlBackend:
         await self._run(sql, parameters, blocks)
         return blocks
 
+    async def copy_out(self, sql: str) -> list[Message]:
+        """Run a COPY TO STDOUT as a statement of ours; all messages that answer it."""
+        return (await self._run(sql, ())).kept
+
     async def _run(
         self, sql: str, parameters: Sequence[str | None], blocks: list[bytes] | None = None
     ) -> Exchange:

@@ -18,9 +18,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
-from penstock.frontdoor.actions import Action, Router, WriteLake
+from penstock.frontdoor.actions import Action, CopyLake, Router, WriteLake
 from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
 from penstock.frontdoor.blocks import commit_own_block, end_pipeline, refuse_savepoint
+from penstock.frontdoor.copy_out import LakeCopies
 from penstock.frontdoor.exchange import Exchange, PipelineFailedError
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
@@ -43,6 +44,7 @@ class Conversation:
         router: Router,
         lake: LakeSession,
         writer: LakeWriter | None,
+        copies: LakeCopies | None,
     ) -> None:
         self.client = client
         self.framing = framing
@@ -51,6 +53,7 @@ class Conversation:
         self.lake = lake
         self._router = router
         self._writer = writer
+        self._copies = copies
 
     async def receive(self) -> Message | None:
         """The client's next message; None when it has gone.  ProtocolError is FATAL."""
@@ -93,6 +96,20 @@ class Conversation:
         answer = await self._writer.run(self.backend, write, execute)
         raise_unreported(self.backend)
         return answer
+
+    async def copy(self, copy: CopyLake) -> None:
+        """Answer a COPY TO STDOUT of lake tables, in the client's transaction; see LakeCopies."""
+        if self._copies is None:
+            raise FeatureNotSupportedError("COPY of lake tables is not supported here")
+        backend = self.backend
+        backend.executed = True
+        held, backend.hold_open = backend.hold_open, True
+        try:
+            answered = self._copies.run(backend, copy, backend.copy_out, self.client)
+            await self.lake.watch(answered)
+        finally:
+            backend.hold_open = held
+        raise_unreported(backend)
 
     @property
     def standard_conforming_strings(self) -> bool:

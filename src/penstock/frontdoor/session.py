@@ -21,6 +21,7 @@ from penstock.frontdoor.actions import LakeQueries, Router
 from penstock.frontdoor.backend import ControlBackend, check_not_copying
 from penstock.frontdoor.cancel import CancelKeys
 from penstock.frontdoor.conversation import Conversation, first_of
+from penstock.frontdoor.copy_out import LakeCopies
 from penstock.frontdoor.extended import ExtendedQueries
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
@@ -46,6 +47,7 @@ class Services:
     queries: LakeQueries
     keys: CancelKeys
     writer: LakeWriter | None = None
+    copies: LakeCopies | None = None
 
 
 class Session:
@@ -73,6 +75,7 @@ class Session:
             services.router,
             self._lake,
             services.writer,
+            services.copies,
         )
         self._extended = ExtendedQueries(self._conversation)
         self._pid: int | None = None
@@ -220,7 +223,7 @@ class Session:
         return self._keys.issue(real, self._cancel)
 
     def _cancel(self) -> bool:
-        """Stop Spark's work; True when the control database has nothing to do for this session."""
+        """Stop the lake's work; True when the control database has none for this session."""
         if not self._lake.is_running:
             return False
         self._lake.cancel()
