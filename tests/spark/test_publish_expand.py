@@ -54,7 +54,7 @@ def published(
     )
     sent = Relation(table.relid, table.schema, table.name, table.identity, columns)
     compiled = tuple(
-        RowFilter(each.replace("row.", "old."), each.replace("row.", "new."), frozenset())
+        RowFilter(each.replace("row.", "old."), each.replace("row.", "new."), frozenset(of))
         for each in filters
     )
     plan = Plan(table.relid, sent, dict.fromkeys(actions, ()), truncate=True)
