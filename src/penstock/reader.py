@@ -8,6 +8,7 @@
     lake.table("public.orders", at="0/1A2B3C8")          as it was after the commit with that LSN
     lake.changes("big_orders", "0/1A2B3C8")              published since then, up to now
     lake.changes("big_orders", a, b, table="public.orders")
+    frame.write.format("delta").mode("append").save(str(lake.location("public.orders")))
 
 Spark runs in the caller's process: ``connect`` takes the caller's session, or makes one with the
 settings and jars of the home.  So rows never pass through the node, they come from Delta's files
@@ -160,6 +161,22 @@ class Lake:
         columns = [quote_spark(column.name) for column in top.columns]
         frames = [read(self.spark, leaf).select(*columns) for leaf in leaves]
         return reduce(DataFrame.unionAll, frames or [read(self.spark, replace(top, version=None))])
+
+    def location(self, name: str) -> Path:
+        """The folder of a table's Delta table, for Spark to write into.
+
+        The node notices a commit there, checks the key and NOT NULL, and registers it like any.
+        WrongStateError (55000) for a partitioned table, and before the table's first rows.
+        """
+        schema, relation = self._names(name)
+        table, _ = self._now(schema, relation)
+        if table.version is None:
+            raise WrongStateError(
+                f'table "{schema}.{relation}" has no Delta table',
+                hint="One is made with the first rows that SQL or a subscription writes; a"
+                " partitioned table has one for each partition.",
+            )
+        return Path(table.location)
 
     def changes(
         self,

@@ -87,6 +87,9 @@ def test_tables_and_changes_as_they_were(node: Node, lake: Lake) -> None:
     assert lake.table("rd_u", at=fourth).columns == ["id", "b", "note"]
     assert lake.table("rd_t", at=third).columns == ["id", "a", "note"]
     fifth = commits.run("DELETE FROM rd_v")
+    more = lake.spark.sql("SELECT 9 id, 9 b, 'of Spark' note")
+    more.write.format("delta").mode("append").save(str(lake.location("rd_v")))
+    wait_until(lambda: rows(lake.table("rd_v")) == [(9, 9, "of Spark")], 20, "the append")
     with pytest.raises(PublicationError, match='"rd_pub" does not exist'):
         lake.changes("rd_pub", third, fifth)
     with pytest.raises(WrongStateError, match="does not exist"):
@@ -123,6 +126,8 @@ def test_all_tables_of_a_publication(node: Node, lake: Lake) -> None:
     with pytest.raises(WrongStateError, match=r"columns of table .* have changed at") as changed:
         lake.changes("rd_every", start, table="rd_o")
     assert middle in (changed.value.hint or "")
+    with pytest.raises(WrongStateError, match="has no Delta table"):
+        lake.location("rd_r")
     with pytest.raises(WrongStateError, match="does not publish table"):
         lake.changes("rd_every", start, table="rd_low")
     with pytest.raises(PenstockError, match="cannot end at"):
