@@ -34,6 +34,7 @@ from penstock.control.migrate import migrate
 from penstock.control.retention import oldest_position
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
+from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
 from penstock.frontdoor.query import SparkQueries
@@ -216,6 +217,7 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
             context.publisher_user,
             settings.wal_receiver_timeout,
         ),
+        PublicationExplainer(context.spark.session, settings.lake_path),
     )
     queries = SparkQueries(
         context.spark.session,
