@@ -312,6 +312,40 @@ def test_a_stream_is_told_of_relations_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("paired_rows", [1000, 0])
+def test_a_definition_that_the_commit_changes(
+    spark: SparkSession, tmp_path: Path, paired_rows: int
+) -> None:
+    """Its changes are told with the columns that the table has at its end."""
+    one, two = plain(tmp_path, 1, "f"), plain(tmp_path, 2)
+    one.change([], [row(1)])
+    one.change([row(1)], [row(1, "new")])
+    two.change([], [row(5)])
+    spark.sql(f"ALTER TABLE {tables.delta_path(one.table.location)} ADD COLUMNS (added INT)")
+    columns = (*one.table.columns, LakeColumn(3, "added", types.INT4, -1, False))
+    table = dataclasses.replace(one.table, columns=columns)
+    plans = {1: published(table, ["id", "added", "t"]), 2: published(two.table, ["id"])}
+    ddl = {**entry(table, 3, 3, "ddl"), "ranges": []}
+    record = [entry(table, 1, 2), entry(two.table, 1, 1), ddl]
+    expander = Expander(lambda: spark, tmp_path, paired_rows=paired_rows)
+    assert sent(expander.expand(record, LSN, plans)) == [
+        wire.insert(1, ["1", None, None]),
+        wire.update(1, ["1", None, "new"], ["1", None, None], letter=b"O"),
+        wire.insert(2, ["5"]),
+    ]
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """Never a commit without its rows."""
+    one = plain(tmp_path, 1)
+    one.change([], [row(1)])
+    for file in Path(one.table.location).glob("*.parquet"):
+        file.unlink()
+    record = [entry(one.table, 1, 1)]
+    with pytest.raises(TableStateError, match="no more"):
+        list(Expander(no_spark, tmp_path).expand(record, LSN, {1: published(one.table, ["id"])}))
+
+
+@pytest.mark.parametrize("paired_rows", [1000, 0])
 def test_a_row_that_a_filter_fails_on_ends_the_stream(
     spark: SparkSession, tmp_path: Path, paired_rows: int
 ) -> None:

@@ -58,7 +58,13 @@ from penstock.lake.feed import FeedPart, feed_parts
 from penstock.lake.ordered import ordered_tables
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.lake.session import GetSession
-from penstock.pgoutput.describe import Messages, TypeNames, description, truncate_message
+from penstock.pgoutput.describe import (
+    FIRST_GENBKI_OID,
+    Messages,
+    TypeNames,
+    description,
+    truncate_message,
+)
 from penstock.pgoutput.encode import AS_TEXT, Encoding, encode_changes
 from penstock.publish.listed import filter_input, listed_changes
 from penstock.publish.plan import Plan, RowAction, plan_relation
@@ -85,7 +91,7 @@ _SAME = ("relid", "location", "truncated")
 class Published:
     """What is published of the changes in one relation.
 
-    ``table`` is its definition at the commit; location and version are the record's.
+    ``table`` is its definition at the commit, when it ended; location and version are the record's.
     ``type_names`` has the types of its columns that a subscriber is told of.
     """
 
@@ -135,8 +141,9 @@ def publish(
             continue
         trees = [where.nodes for of in plan.filters.values() for where in of]
         compiled = compile_plan(plan, functions(needs(trees)) if trees else Facts())
-        oids = {column.type_oid for column in plan.relation.columns}
-        names = type_names(sorted(oids))
+        described = (*plan.relation.columns, *(plan.own.columns if plan.own else ()))
+        oids = {each.type_oid for each in described if each.type_oid >= FIRST_GENBKI_OID}
+        names = type_names(sorted(oids)) if oids else {}
         found[table.relid] = Published(table, compiled, names)
     return found
 
@@ -218,13 +225,16 @@ class Expander:
     ) -> Iterator[_Step]:
         """What is to be read, in order."""
         truncates: Counter[tuple[int, int]] = Counter()
+        # What is published is what the transaction left, whose columns the last version has.
+        versions = {(entry["relid"], entry["location"]): entry["version"] for entry in tables}
         for entry in _joined(tables):
             own = published.get(entry["relid"])
             roots = [published[oid] for oid in entry.get("truncated", ()) if oid in published]
             if own is None and not roots:
                 continue
             location = str(self._lake_root / entry["location"])
-            table = replace((own or roots[0]).table, location=location, version=entry["version"])
+            version = versions[entry["relid"], entry["location"]]
+            table = replace((own or roots[0]).table, location=location, version=version)
             for part in feed_parts(location, entry["ranges"]):
                 for root in roots if part.kind == "truncate" else ():
                     # Each of its partitions tells of it, so the first one's counts.
@@ -282,7 +292,6 @@ def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     for entry in tables:
         if last and all(last.get(name) == entry.get(name) for name in _SAME):
             last["ranges"] = [*last["ranges"], *entry["ranges"]]
-            last["version"] = entry["version"]
             continue
         if last:
             yield last
