@@ -266,7 +266,8 @@ class LakeWriter:
             if change:
                 done = await self._write(backend, commit, target, change)
                 ranges = [(done.first, done.version)]
-                moved.append(moved_table(target.table, done.version, ranges, done.kind))
+                roots = target.part_of - {target.table.relid} if change.truncates else ()
+                moved.append(moved_table(target.table, done.version, ranges, done.kind, roots))
         if moved:
             await commit.record(moved)
             reach(Failpoint.WRITE_BEFORE_COMMIT)
