@@ -34,9 +34,12 @@ from penstock.control.migrate import migrate
 from penstock.control.retention import oldest_position
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
+from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.copy_source import CopySources
 from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
+from penstock.frontdoor.published import LakePublisher
 from penstock.frontdoor.query import SparkQueries
 from penstock.frontdoor.reconcile import Reconciler
 from penstock.frontdoor.routing import StatementRouter
@@ -46,7 +49,7 @@ from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy_spark import warm as warm_copy
 from penstock.lake.dropped import remove_dropped
 from penstock.lake.query import warm as warm_query
-from penstock.lake.session import Spark
+from penstock.lake.session import Spark, scratch_folder
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
 from penstock.workers.external import watch
@@ -225,4 +228,6 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         lambda: connect(context.control, application_name="penstock query"),
     )
     writer = LakeWriter(context.spark, guard, context.control, settings.lake_path)
-    return FrontDoor(settings, context.control, router, queries, writer)
+    publisher = LakePublisher(context.control, context.spark, settings.lake_path)
+    copies = LakeCopies(CopySources(queries, scratch_folder(settings)), queries)
+    return FrontDoor(settings, context.control, router, queries, writer, copies, publisher)

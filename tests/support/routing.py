@@ -12,7 +12,7 @@ import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import Action, Hook, Relay, Row, RunOnLake, WriteLake
+from penstock.frontdoor.actions import Action, CopyLake, Hook, Relay, Row, RunOnLake, WriteLake
 from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.routing import Ended, Reconciler, StatementRouter, SubscriptionCommands
@@ -100,13 +100,15 @@ class Client:
         return asyncio.run(self.router.route(self.backend, sql, parameter_oids))
 
     def outcome(self, sql: str, parameter_oids: Sequence[int] = ()) -> str:
-        """``relay``, ``lake``, ``write``, or the SQLSTATE of the refusal."""
+        """``relay``, ``lake``, ``write``, ``copy``, or the SQLSTATE of the refusal."""
         try:
             action = self.route(sql, parameter_oids)
         except PenstockError as error:
             return error.sqlstate
         if isinstance(action, WriteLake):
             return "write"
+        if isinstance(action, CopyLake):
+            return "copy"
         return "lake" if isinstance(action, RunOnLake) else "relay"
 
     def run(self, sql: str) -> list[Row]:

@@ -51,6 +51,7 @@ _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _XLOG_DATA = struct.Struct(">cQQQ")
 _KEEPALIVE = struct.Struct(">cQQ?")
 _BEGIN = struct.Struct(">cQqI")
+_BEGIN_PREPARE = struct.Struct(">cQQqI")
 _MESSAGE = struct.Struct(">c?Q")
 _COMMIT = struct.Struct(">cBQQq")
 _STATUS = struct.Struct(">cQQQq?")
@@ -70,6 +71,13 @@ class LedgerEntry:
     ddl: list[dict[str, Any]] = field(default_factory=list)
     definitions: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
     """By kind and OID, what the transaction left (100_definitions.sql); None: it is dropped."""
+
+    @classmethod
+    def begun(cls, begin: bytes) -> LedgerEntry:
+        """That of a transaction whose Begin or Begin Prepare has come."""
+        form = _BEGIN if begin[:1] == b"B" else _BEGIN_PREPARE
+        _, lsn, *_, micros, _ = form.unpack_from(begin)
+        return cls(lsn, 0, _POSTGRES_EPOCH + timedelta(microseconds=micros))
 
     def add(self, message: bytes) -> None:
         """Take in one message of the transaction: a commit record, or what DDL changed.
@@ -105,8 +113,7 @@ class LedgerDecoder:
         """Take one message; the entry at the Commit of a transaction that has a record."""
         kind = payload[:1]
         if kind == b"B":
-            _, lsn, micros, _ = _BEGIN.unpack_from(payload)
-            self._entry = LedgerEntry(lsn, 0, _POSTGRES_EPOCH + timedelta(microseconds=micros))
+            self._entry = LedgerEntry.begun(payload)
             self._recorded = False
         elif kind == b"M" and self._entry is not None:
             self._message(payload, self._entry)

@@ -13,7 +13,7 @@ runs in one of its own, which is committed first.
 from __future__ import annotations
 
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import Action, Relay, RunOnLake, WriteLake
+from penstock.frontdoor.actions import Action, CopyLake, Relay, RunOnLake, WriteLake
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
@@ -69,6 +69,8 @@ async def carry_out(conversation: Conversation, action: Action, sql: str, start:
             await _run_on_lake(conversation, action, sql)
         elif isinstance(action, WriteLake):
             await _write_lake(conversation, action, sql)
+        elif isinstance(action, CopyLake):
+            await conversation.copy(action)
         else:
             await _relay(conversation, action, sql)
     except responses.ServerError as error:
