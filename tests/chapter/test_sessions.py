@@ -9,7 +9,9 @@ so the sessions that show it run on 15 and 16, and on the lake with psql 16.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.chapter.session import carry_out
@@ -93,6 +95,8 @@ def test_the_lake_publishes_what_the_chapter_shows(
             conninfo(node),
         )
     finally:
+        with subscriber.connect("test_sub") as conn:
+            _drop_subscriptions(conn)
         drop_database(subscriber, "test_sub")
         _drop_everything(node)
 
@@ -128,9 +132,16 @@ def version() -> str:
 
 def _drop_everything(node: Node) -> None:
     with node.connect() as conn:
-        for (name,) in conn.execute("SELECT subname FROM pg_subscription").fetchall():
-            conn.execute(f'DROP SUBSCRIPTION "{name}"')
-        for name in ("p1", "p2", "p3", "pub1", "pub2", "pub3a", "pub3b"):
+        _drop_subscriptions(conn)
+        for name in ("p1", "p2", "p3", "p4", "pub1", "pub2", "pub3a", "pub3b"):
             conn.execute(f"DROP PUBLICATION IF EXISTS {name}")
         for table in ("t1", "t2", "t3", "parent"):
             conn.execute(f"DROP TABLE IF EXISTS {table}")
+
+
+def _drop_subscriptions(conn: psycopg.Connection[Any]) -> None:
+    """Those of the connection's database, with their slots."""
+    query = """SELECT subname FROM pg_subscription
+        WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+    for (name,) in conn.execute(query).fetchall():
+        conn.execute(f'DROP SUBSCRIPTION "{name}"'.encode())

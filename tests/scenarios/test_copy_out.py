@@ -22,8 +22,8 @@ COPY t TO STDOUT;
 COPY t TO STDOUT (FORMAT csv, HEADER);
 INSERT INTO t VALUES (1, E'tab\t"quoted" \\ back\nnew\r\b\f\v', 1.5, DEFAULT, '2024-01-02 03:04+00',
     '\x00ff'), (2, '', NULL, DEFAULT, NULL, ''), (3, '\.', -0.05, DEFAULT, 'epoch', NULL),
-    (4, '\N', 0, DEFAULT, NULL, NULL), (5, 'a,b|c', NULL, DEFAULT, NULL, 'x'), (6, NULL, NULL, DEFAULT, NULL,
-    NULL);
+    (4, '\N', 0, DEFAULT, NULL, NULL), (5, 'a,b|c', NULL, DEFAULT, NULL, 'x'),
+    (6, NULL, NULL, DEFAULT, NULL, NULL);
 COPY t TO STDOUT;
 COPY t TO STDIN;
 COPY t ("A b", id) TO STDOUT;
@@ -216,9 +216,9 @@ def differing(
 ) -> tuple[str, bytes, bytes]:
     """The first column in which two rows of text or binary format differ."""
     names = [each.name for each in columns if each.name not in OWN_OIDS]
-    for name, *pair in zip(names, fields(mine), fields(theirs), strict=False):
-        if pair[0] != pair[1]:
-            return name, *pair
+    for name, one, other in zip(names, fields(mine), fields(theirs), strict=False):
+        if one != other:
+            return name, one, other
     return "", mine, theirs
 
 

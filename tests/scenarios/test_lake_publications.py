@@ -175,7 +175,7 @@ def test_a_cascade_filters_at_both_hops(
         subscribed_to(node, database, "lp_chain_out", "lp_chain"),
     ):
         publisher_db.psql(
-            "UPDATE lp_chain SET id = id + 1 WHERE id >= 30; UPDATE lp_chain SET v = 'w'"
+            "UPDATE lp_chain SET id = id + 101 WHERE id >= 30; UPDATE lp_chain SET v = 'w'"
             " WHERE id < 20; DELETE FROM lp_chain WHERE id IN (20, 21)"
         )
         wait_caught_up(publisher_db)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.errors import PenstockError, TableStateError
 from penstock.lake import tables
 from penstock.lake.changes import commit_changes
 from penstock.lake.query import filter_session
-from penstock.pgoutput.describe import Messages, relation_message
+from penstock.pgoutput.describe import relation_message
 from penstock.pgoutput.encode import Encoding, encode_changes
 from penstock.publish.expand import Expander, Piece, Published, SentRelations
 from penstock.publish.filter import RowFilter
@@ -27,6 +26,7 @@ from penstock.publish.plan import ROW_ACTIONS, Plan, RowAction
 from penstock.publish.transform import CompiledPlan, published_changes
 from tests.support import pgoutput_bytes as wire
 from tests.support.delta_versions import Row, Writer, made
+from tests.support.publishing import split
 
 LSN = 4711
 
@@ -54,20 +54,12 @@ def published(
     )
     sent = Relation(table.relid, table.schema, table.name, table.identity, columns)
     compiled = tuple(
-        RowFilter(each.replace("row.", "old."), each.replace("row.", "new."), frozenset())
+        RowFilter(each.replace("row.", "old."), each.replace("row.", "new."), frozenset(of))
         for each in filters
     )
     plan = Plan(table.relid, sent, dict.fromkeys(actions, ()), truncate=True)
     plan = dataclasses.replace(plan, **fields)
     return Published(table, CompiledPlan(plan, dict.fromkeys(actions, compiled)))
-
-
-def split(messages: Iterable[Messages]) -> list[bytes]:
-    return [
-        each.content[first:last].tobytes()
-        for each in messages
-        for first, last in pairwise(each.offsets.tolist())
-    ]
 
 
 def sent(pieces: Iterable[Piece]) -> list[bytes]:

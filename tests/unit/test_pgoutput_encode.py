@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from penstock.pgoutput.describe import (
 )
 from penstock.pgoutput.encode import CHUNK_ROWS, Encoding, encode_changes
 from tests.support import pgoutput_bytes as wire
+from tests.support.publishing import split
 from tests.support.reference_decoder import Reference
 
 JSONB = 3802
@@ -50,15 +50,8 @@ def table(relation: Relation, changes: list[Change]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=change_schema(relation))
 
 
-def split(messages: Messages) -> list[bytes]:
-    content = messages.content.tobytes()
-    bounds = messages.offsets.tolist()
-    return [content[a:b] for a, b in pairwise(bounds)]
-
-
 def encoded(relation: Relation, changes: pa.Table, **how: Any) -> list[bytes]:
-    pieces = list(encode_changes(changes, relation, Encoding(**how)))
-    return [message for piece in pieces for message in split(piece)]
+    return split(encode_changes(changes, relation, Encoding(**how)))
 
 
 def decoded(relation: Relation, messages: list[bytes]) -> list[Any]:
@@ -186,7 +179,7 @@ def test_descriptions() -> None:
     )
     relation = Relation(9, "pg_catalog", "t", "i", columns)
     names = {16500: ("public", "mood"), 23: ("pg_catalog", "int4")}
-    found = split(description([KEYED, relation], names))
+    found = split([description([KEYED, relation], names)])
     assert found == [
         wire.describe(KEYED),
         b"Y" + struct.pack(">I", 16500) + b"public\0mood\0",

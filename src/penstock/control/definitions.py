@@ -35,7 +35,7 @@ from penstock.control.connect import ControlConnection
 from penstock.control.ledger import wait_for_ledger
 from penstock.control.publications import facts_of_rows
 from penstock.errors import WrongStateError
-from penstock.lsn import format_lsn
+from penstock.lsn import format_lsn, parse_lsn
 
 LEDGER_PATIENCE = 30.0
 """Seconds to wait for the ledger; it is behind for so long only when it has stopped."""
@@ -76,6 +76,21 @@ SELECT (SELECT lsn <= %(lsn)s::pg_lsn FROM penstock.definition_horizon),
     (SELECT json_agg(json_build_array(r.oid::bigint, r.facts, s.facts->>'name')) FROM relation r,
         penstock.facts_at('schema', (r.facts->>'namespace')::oid, %(lsn)s::pg_lsn) s (facts))
 """
+
+
+_LEAVES = """
+WITH RECURSIVE held AS (
+    SELECT DISTINCT ON (objid) objid, facts FROM penstock.definition
+    WHERE kind = 'table' AND lsn <= %(lsn)s::pg_lsn ORDER BY objid, lsn DESC
+), found (oid, kind, is_top) AS (
+    SELECT h.objid, h.facts->>'kind', true FROM held h,
+        penstock.facts_at('schema', (h.facts->>'namespace')::oid, %(lsn)s::pg_lsn) s (facts)
+    WHERE h.facts->>'name' = %(name)s AND s.facts->>'name' = %(schema)s
+    UNION
+    SELECT h.objid, h.facts->>'kind', false
+    FROM found f JOIN held h ON (h.facts->>'parent')::oid = f.oid
+)
+SELECT oid::bigint, is_top, kind = 'r' FROM found ORDER BY oid"""
 
 
 @dataclass(frozen=True)
@@ -170,6 +185,33 @@ def _lake_table(
         sole_writer=None,
         key_index=facts["key_index"],
     )
+
+
+def leaves_at(conn: ControlConnection, schema: str, name: str, lsn: int) -> tuple[int, list[int]]:
+    """The relation that had a name for the commit at ``lsn``, and its leaves; 42P01 without one.
+
+    A table that is not partitioned is its only leaf.
+    """
+    wait_for_ledger(conn, lsn, LEDGER_PATIENCE)
+    rows = conn.execute(
+        _LEAVES.encode(), {"schema": schema, "name": name, "lsn": format_lsn(lsn)}
+    ).fetchall()
+    if not rows:
+        raise WrongStateError(
+            f'relation "{schema}.{name}" does not exist at {format_lsn(lsn)}', sqlstate="42P01"
+        )
+    [top] = (oid for oid, is_top, _ in rows if is_top)
+    return top, [oid for oid, _, is_leaf in rows if is_leaf]
+
+
+def changed_between(conn: ControlConnection, first: int, last: int) -> list[int]:
+    """LSNs of commits that changed a definition, above ``first``, up to ``last``, ascending."""
+    rows = conn.execute(
+        "SELECT DISTINCT lsn FROM penstock.definition"
+        " WHERE lsn > %s::pg_lsn AND lsn <= %s::pg_lsn ORDER BY lsn",
+        [format_lsn(first), format_lsn(last)],
+    ).fetchall()
+    return [parse_lsn(lsn) for (lsn,) in rows]
 
 
 class FollowedDefinitions:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -76,19 +78,58 @@ def last_entry(conn: ControlConnection) -> int:
 
 
 def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float) -> None:
-    """Return when the ledger has come to ``lsn``, that of a commit with a record.
+    """Return when the ledger has all commits up to ``lsn``.
 
+    That is at once after the commit at ``lsn`` itself; up to an LSN between commits, or behind the
+    last one, it comes with its next feedback (FEEDBACK_INTERVAL_S).
     ObjectInUseError (55006) after ``patience`` seconds; it may be tried again.
     """
     deadline = time.monotonic() + patience
-    while (last := last_entry(conn)) < lsn:
+    while last_entry(conn) < lsn and (come_to := _confirmed(conn)) < lsn:
         if time.monotonic() > deadline:
             raise ObjectInUseError(
-                "the ledger is behind the commit that is to be published",
-                detail=f"It has come to {format_lsn(last)}, the commit is at {format_lsn(lsn)}.",
+                "the ledger is behind the commit that is asked for",
+                detail=f"It has come to {format_lsn(come_to)}, and is to come to"
+                f" {format_lsn(lsn)}.",
                 hint="The node's log says whether the ledger has stopped, and why.",
             )
         time.sleep(_LOOK_AGAIN_S)
+
+
+def _confirmed(conn: ControlConnection) -> int:
+    row = conn.execute(
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s",
+        [LEDGER_NAME],
+    ).fetchone()
+    return parse_lsn(row[0]) if row and row[0] else 0
+
+
+def commits_between(
+    conn: ControlConnection, first: int, last: int
+) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Commits above ``first``, up to ``last``, in order: LSN, and the tables of their records."""
+    rows = conn.execute(
+        "SELECT lsn::text, tables FROM penstock.commit"
+        " WHERE lsn > %s::pg_lsn AND lsn <= %s::pg_lsn AND tables <> '[]' ORDER BY lsn",
+        [format_lsn(first), format_lsn(last)],
+    ).fetchall()
+    return [(parse_lsn(lsn), tables) for lsn, tables in rows]
+
+
+def versions_at(conn: ControlConnection, locations: Sequence[str], lsn: int) -> dict[str, int]:
+    """The Delta versions that tables had after the commit at ``lsn``, by the names of folders.
+
+    Those that had no rows yet are absent.
+    """
+    rows = conn.execute(
+        "SELECT DISTINCT ON (t.moved->>'location')"
+        " t.moved->>'location', (t.moved->>'version')::bigint"
+        " FROM penstock.commit c, jsonb_array_elements(c.tables) t (moved)"
+        " WHERE c.lsn <= %s::pg_lsn AND t.moved->>'location' = ANY (%s::text[])"
+        " ORDER BY 1, c.lsn DESC",
+        [format_lsn(lsn), list(locations)],
+    ).fetchall()
+    return dict(rows)
 
 
 class Ledger:

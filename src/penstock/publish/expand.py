@@ -44,21 +44,21 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.change.publication import PublicationFacts
 from penstock.change.relation import LakeTable
 from penstock.lake.change_batches import PIECE_BYTES, PIECE_ROWS, ChangeReader
 from penstock.lake.changes import part_changes
+from penstock.lake.evaluate import Evaluator
 from penstock.lake.feed import FeedPart, feed_parts
 from penstock.lake.ordered import ordered_tables
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.lake.session import GetSession
 from penstock.pgoutput.describe import Messages, TypeNames, description, truncate_message
 from penstock.pgoutput.encode import AS_TEXT, Encoding, encode_changes
-from penstock.publish.listed import listed_changes
+from penstock.publish.listed import filter_input, listed_changes
 from penstock.publish.plan import Plan, RowAction, plan_relation
-from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
+from penstock.publish.transform import CompiledPlan, compile_plan, published_changes, sent_as
 from penstock.sql.translate.facts import Facts, Needs, needs
 
 SMALL_ROWS = 100_000
@@ -179,6 +179,7 @@ class Expander:
         self._lake_root = lake_root
         self._encoding = encoding
         self._small_rows = small_rows
+        self._evaluators: dict[tuple[str, str], Evaluator] = {}
 
     def expand(
         self,
@@ -232,11 +233,9 @@ class Expander:
         """What is published of changes that the node has read."""
         if not published.is_filtered:
             return listed_changes(changes, published.plan)
-        # A relation that is given is evaluated while it is planned, without a job.
-        schema = from_arrow_schema(changes.schema, prefer_timestamp_ntz=True)
-        with postgres_errors():
-            frame = self._session.createDataFrame(changes, schema=schema)
-            return published_changes(frame, published.compiled).toArrow()
+        given = filter_input(changes, published.compiled)
+        decide = self._evaluator(sent_as(published.compiled), given.schema)
+        return listed_changes(changes, published.plan, decide(given))
 
     def _from_spark(self, step: _Step, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part that Spark reads."""
@@ -245,6 +244,13 @@ class Expander:
             changes = part_changes(self._session, published.table, part, commit_lsn)
             sent = published_changes(changes, published.compiled)
             yield from _gathered(ordered_tables(sent, "seq", part.rows))
+
+    def _evaluator(self, expression: str, schema: pa.Schema) -> Evaluator:
+        """The expression for rows of a schema; it is compiled once."""
+        key = expression, str(schema)
+        if key not in self._evaluators:
+            self._evaluators[key] = Evaluator(self._session, expression, schema)
+        return self._evaluators[key]
 
     @cached_property
     def _session(self) -> SparkSession:

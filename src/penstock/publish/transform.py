@@ -101,6 +101,17 @@ def published_changes(changes: DataFrame, compiled: CompiledPlan) -> DataFrame:
     return transformed.selectExpr("op", *_KEY, *_transformed_rows(names, listed))
 
 
+def sent_as(compiled: CompiledPlan) -> str:
+    """The letter of the operation as which a change is sent, in SQL; NULL when nothing is.
+
+    For changes without ``unchanged`` columns; it is over ``op``, ``old`` and ``new``, of which it
+    reads the columns of the filters.
+    """
+    updates = compiled.filters.get("update")
+    op = _transformed(updates) if updates else "op"
+    return f"CASE WHEN {_published(compiled)} THEN {op} END"
+
+
 _KEY = ("commit_lsn", "seq")
 
 

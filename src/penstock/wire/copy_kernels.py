@@ -54,6 +54,15 @@ def place_plain(
 
 
 @compiled
+def has_any(data: Bytes, escapes: Bytes) -> bool:
+    """Whether one of the bytes is one that is escaped."""
+    found = 0
+    for k in range(len(data)):
+        found |= escapes[data[k]]
+    return found != 0
+
+
+@compiled
 def text_sizes(
     offsets: Any, data: Bytes, valid: Any, escapes: Bytes, null_size: int, sizes: Any
 ) -> None:

@@ -102,8 +102,10 @@ class _Text:
         self._offsets, self._data, self._valid = binary_parts(field.values)
         self._null = np.frombuffer(form.null, np.uint8)
         self._is_csv = form.kind == "csv"
-        self._is_plain = field.is_plain and _keeps_plain(form, field.forced)
         self._escapes = _escapes(form.delimiter[0])
+        self._is_plain = field.is_plain and _keeps_plain(form, field.forced)
+        if form.kind == "text" and not self._is_plain:
+            self._is_plain = not kernels.has_any(self._data, self._escapes)
         letters = (form.delimiter[0], form.quote[0], form.escape[0])
         self._style = (*letters, field.forced, alone)
         self._quoted = np.zeros(0, np.bool_)

@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 from penstock.change import types
 from penstock.errors import FeatureNotSupportedError
 from penstock.wire import rows_kernels as kernels
-from penstock.wire.rows_text import binary_parts, decimal_text, from_parts, validity
+from penstock.wire.rows_text import (
+    binary_parts,
+    decimal_text,
+    from_parts,
+    validity,
+    whole_numbers,
+)
 
 _POSTGRES_EPOCH_DAYS = 10957
 _POSTGRES_EPOCH_MICROS = _POSTGRES_EPOCH_DAYS * 86_400_000_000
@@ -42,6 +48,14 @@ _WRITTEN = frozenset(
 def has_binary_form(type_oid: int) -> bool:
     """Whether ``binary_column`` writes values of a type."""
     return type_oid in _WRITTEN
+
+
+_SCALARS = frozenset({types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ, types.NUMERIC})
+
+WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, *_SCALARS, *types.ARRAY_ELEMENTS, types.CHAR, UUID, JSONB}
+)
+"""The types whose binary form is written here."""
 
 
 _SCALARS = frozenset({types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ, types.NUMERIC})
@@ -92,6 +106,13 @@ def _fixed(values: Any, array: Any) -> Any:
 
 
 def _numeric(array: Any) -> Any:
+    numbers = whole_numbers(array) if pa.types.is_decimal(array.type) else None
+    if numbers is not None:
+        valid = validity(array)
+        out = np.empty(kernels.NUMERIC_WIDTH * len(valid), np.uint8)
+        out_offsets = np.zeros(len(valid) + 1, np.int64)
+        kernels.decimal_binary(numbers, valid, array.type.scale, out, out_offsets)
+        return from_parts(out_offsets, out[: out_offsets[-1]], valid)
     texts = decimal_text(array) if pa.types.is_decimal(array.type) else array
     offsets, content, valid = binary_parts(texts)
     if pc.any(pc.match_substring_regex(texts, "[^-0-9.]")).as_py():
