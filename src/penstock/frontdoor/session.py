@@ -150,7 +150,7 @@ class Session:
             error = self._dismissed.result()
         elif error is None and ended_by_control:
             error = ConnectionLostError("the control database ended the session")
-        if error is None or self._backend.said_goodbye:
+        if error is None or self._backend.said_goodbye or self._state.now is State.CLOSED:
             return
         if not isinstance(error, PenstockError):
             log.error("a session failed", exc_info=error)
