@@ -156,7 +156,7 @@ def _create_slot(
 
 def _take_over(keeper: psycopg.Connection[Any], exported: str) -> str:
     try:
-        keeper.execute(_TIMEOUTS.encode())
+        keeper.execute(_no_timeouts(keeper.info.server_version).encode())
         keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         keeper.execute(f"SET TRANSACTION SNAPSHOT {quote_pg_literal(exported)}".encode())
         row = keeper.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()

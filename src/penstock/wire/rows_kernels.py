@@ -39,8 +39,6 @@ DECIMAL_WIDTH = 24
 ITEM_OVERHEAD = 5
 """Bytes around an item of an array: delimiter and quotes, or delimiter and NULL."""
 
-<<<<<<< HEAD
-=======
 NUMERIC_WIDTH = 28
 """Bytes of a numeric of at most 19 digits in binary: the header, ten digits to base 10000."""
 
@@ -48,7 +46,6 @@ _LEAD = 5
 """Digits to base 10000 that an int64 may have before the point."""
 _POWERS = 10 ** np.arange(19, dtype=np.int64)
 
->>>>>>> wt-copyout
 ARRAY_OVERHEAD = 20
 """Bytes before the items of an array in binary: dimensions, flag, type, length, lower bound."""
 

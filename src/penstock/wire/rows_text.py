@@ -81,7 +81,6 @@ def decimal_text(array: Any) -> Any:
     )
 
 
-<<<<<<< HEAD
 def shown_numerics(array: Any, type_oid: int, typmod: int) -> Any:
     """Numerics, or arrays of them, of a column without a declared scale: as texts, else as it is.
 
@@ -96,7 +95,8 @@ def shown_numerics(array: Any, type_oid: int, typmod: int) -> Any:
         return array
     values = shown_numerics(array.values, types.NUMERIC, typmod)
     return pa.ListArray.from_arrays(array.offsets, values, mask=pc.is_null(array))
-=======
+
+
 def whole_numbers(array: Any) -> Any:
     """Decimals without their point as int64, anything for NULL; None when one has no room."""
     words = np.frombuffer(array.buffers()[1], np.int64)
@@ -104,7 +104,6 @@ def whole_numbers(array: Any) -> Any:
     low, high = words[:, 0], words[:, 1]
     fit = (high == low >> 63) & (low != _MIN_INT64)  # which has no positive counterpart
     return low if array.type.scale <= _INT64_DIGITS and fit[validity(array)].all() else None
->>>>>>> wt-copyout
 
 
 def binary_parts(array: Any) -> tuple[Any, Any, Any]:
