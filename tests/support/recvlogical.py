@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from pathlib import Path
 
 from tests.support.binaries import installations
 from tests.support.psql import client_environment
