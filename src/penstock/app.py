@@ -36,6 +36,7 @@ from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
 from penstock.frontdoor.copy_out import LakeCopies
 from penstock.frontdoor.copy_source import CopySources
+from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
 from penstock.frontdoor.published import LakePublisher
@@ -219,6 +220,7 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
             context.publisher_user,
             settings.wal_receiver_timeout,
         ),
+        PublicationExplainer(context.spark.session, settings.lake_path),
     )
     queries = SparkQueries(
         context.spark.session,

@@ -124,17 +124,31 @@ class History:
 ENCODING = Encoding(binary=True, timezone="Europe/Berlin")
 
 
-@pytest.mark.parametrize(("identity", "key"), [("i", ("id", "f")), ("f", ("id",)), ("f", ())])
+@pytest.mark.parametrize(
+    ("identity", "key", "names", "filters", "actions"),
+    [
+        ("i", ("id", "f"), ["id", "l", "n"], ["row.id % 2 = 0", "row.`a b` > 'a'"], ROW_ACTIONS),
+        ("f", ("id",), ["id", "f"], ["row.id > 20"], ("insert", "delete")),
+        ("f", (), ["id", "a b", "f", "n", "at", "l"], [], ROW_ACTIONS),
+    ],
+)
 def test_node_and_spark_send_the_same(
-    spark: SparkSession, tmp_path: Path, identity: ReplicaIdentity, key: tuple[str, ...]
+    spark: SparkSession,
+    tmp_path: Path,
+    identity: ReplicaIdentity,
+    key: tuple[str, ...],
+    names: list[str],
+    filters: list[str],
+    actions: tuple[RowAction, ...],
 ) -> None:
-    """Of generated commits, with and without filters: the messages of Spark's whole feed."""
+    """Of generated commits, part by part: the messages of Spark's whole feed."""
     session = filter_session(spark)
+    session.conf.set("spark.sql.shuffle.partitions", "1")
     table = made(session, tmp_path, identity, key, COLUMNS)
     writer = Writer(table)
-    history = History(writer, seed=len(key) * 10 + ord(identity))
-    for _ in range(3):
-        history.change()
+    history = History(writer, seed=ord(identity) + len(key))
+    history.change()
+    history.change()
     before = writer.at_head()
     history.change()
     tables.restore(lambda: session, table.location, before.version or 0, "back")
@@ -142,20 +156,15 @@ def test_node_and_spark_send_the_same(
     history.rows = []
     history.change()
     last = writer.at_head().version or 0
-    plans = [
-        published(table, [each.name for each in COLUMNS]),
-        published(table, ["id", "l", "n"], ["row.id % 2 = 0", "row.`a b` > 'a'"]),
-        published(table, ["id", "f"], ["row.id > 20"], ["insert", "delete"], truncate=False),
-    ]
-    changes = commit_changes(session, table, [(1, last)], LSN).localCheckpoint()
-    for plan in plans:
-        whole = published_changes(changes, plan.compiled).toArrow().sort_by("seq")
-        expected = split(encode_changes(whole, plan.plan.relation, ENCODING))
-        assert len(expected) > 10
-        for small_rows in (1000, 0) if plan is plans[1] else (1000,):
-            expander = Expander(lambda: session, tmp_path, ENCODING, small_rows)
-            found = sent(expander.expand([entry(table, 1, last)], LSN, {1: plan}))
-            assert found == expected, f"{plan.plan}, small_rows {small_rows}"
+    plan = published(table, names, filters, actions)
+    changes = commit_changes(session, table, [(1, last)], LSN)
+    whole = published_changes(changes, plan.compiled).toArrow().sort_by("seq")
+    expected = split(encode_changes(whole, plan.plan.relation, ENCODING))
+    assert len(expected) > 10
+    for paired_rows in (1000, 0):
+        expander = Expander(lambda: session, tmp_path, ENCODING, paired_rows)
+        found = sent(expander.expand([entry(table, 1, last)], LSN, {1: plan}))
+        assert found == expected, f"up to {paired_rows} rows are paired by the node"
 
 
 def plain(folder: Path, relid: int, identity: ReplicaIdentity = "d") -> Writer:
@@ -257,15 +266,16 @@ def test_a_stream_is_told_of_relations_once(tmp_path: Path) -> None:
     assert told(below) == [wire.insert(9, ["1"])]
 
 
-@pytest.mark.parametrize("small_rows", [1000, 0])
+@pytest.mark.parametrize("paired_rows", [1000, 0])
 def test_a_row_that_a_filter_fails_on_ends_the_stream(
-    spark: SparkSession, tmp_path: Path, small_rows: int
+    spark: SparkSession, tmp_path: Path, paired_rows: int
 ) -> None:
     """With PostgreSQL's error, whoever evaluates the filter."""
     one = plain(tmp_path, 1)
-    one.change([], [row(1), row(0)])
+    one.change([], [row(1)])
+    one.change([row(1)], [row(0), row(1, "new")])
     plan = published(one.table, ["id"], ["10 / row.id > 1"])
-    expander = Expander(lambda: spark, tmp_path, small_rows=small_rows)
+    expander = Expander(lambda: spark, tmp_path, paired_rows=paired_rows)
     with pytest.raises(PenstockError) as error:
-        list(expander.expand([entry(one.table, 1, 1)], LSN, {1: plan}))
+        list(expander.expand([entry(one.table, 1, 2)], LSN, {1: plan}))
     assert (error.value.sqlstate, error.value.message) == ("22012", "division by zero")

@@ -24,7 +24,10 @@ from penstock.lake.vectors import read_vector
 
 BATCH_BYTES = 2 * 1024 * 1024
 BATCH_ROWS = 16_384
-"""Bytes, as a file's footer estimates them, and rows of a batch."""
+"""Bytes, about, and rows of a batch."""
+
+SAMPLE_ROWS = 64
+"""Rows of a file that tell how large its rows are."""
 
 _BUFFER = 1024 * 1024
 """Bytes of a column that are read from a file at a time."""
@@ -67,16 +70,29 @@ def _file_rows(
         physical = [names[name] for name in schema.names]
         wanted = [each for each in physical if each in there]
         start = 0
-        for batch in parquet.iter_batches(_batch_rows(parquet), columns=wanted):
+        for batch in parquet.iter_batches(_batch_rows(parquet, wanted), columns=wanted):
             yield start, _as_table(batch, physical, schema)
             start += batch.num_rows
 
 
-def _batch_rows(parquet: pq.ParquetFile) -> int:
-    metadata = parquet.metadata
-    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    fitting = BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)
-    return max(1, min(BATCH_ROWS, fitting))
+def _batch_rows(parquet: pq.ParquetFile, wanted: Sequence[str]) -> int:
+    """How many rows have BATCH_BYTES: by the footer, and by some rows.
+
+    The footer counts a value once that many rows share, and the first rows may be the small ones.
+    """
+    if not parquet.num_row_groups:
+        return 1
+    size = sum(
+        column.total_uncompressed_size
+        for group in map(parquet.metadata.row_group, range(parquet.num_row_groups))
+        for column in map(group.column, range(group.num_columns))
+        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)
+    )
+    each = size / max(parquet.metadata.num_rows, 1)
+    for sample in parquet.iter_batches(SAMPLE_ROWS, row_groups=[0], columns=wanted):
+        each = max(each, sample.nbytes / sample.num_rows)
+        break
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(each, 1))))
 
 
 def _as_table(batch: pa.RecordBatch, physical: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:

@@ -119,6 +119,8 @@ def _columns(tokens: Sequence[Token] | None) -> tuple[str, ...] | None:
 
 def _names(tokens: Sequence[Token]) -> tuple[str, ...]:
     """Identifiers with commas between them."""
+    if not tokens:
+        raise _UnknownFormError
     names = []
     for index, token in enumerate(tokens):
         if (token.text == ",") != bool(index % 2) or (index % 2 == 0 and token.name is None):
