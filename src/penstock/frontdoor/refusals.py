@@ -16,6 +16,7 @@ from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
 
 _NODE_SCHEMA = "penstock"
+_DUMP_HINT = "Run pg_dump with --exclude-schema=penstock."
 
 _UNDONE = re.compile(
     "set_config|pg_notify|pg_logical_emit_message|pg_(try_)?advisory_xact_lock(_shared)?"
@@ -123,6 +124,7 @@ def refuse_node_schema(command: Command) -> None:
             raise PenstockError(
                 'permission denied for schema "penstock"',
                 detail="It belongs to the node.",
+                hint=_DUMP_HINT if command.name == "LOCK" else None,
                 sqlstate="42501",
             )
 
