@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -12,10 +13,12 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Action, CopyLake, Hook, Relay, Row, RunOnLake, WriteLake
+from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.routing import Ended, Reconciler, StatementRouter, SubscriptionCommands
 from penstock.sql.commands import Command
 from penstock.wire.responses import ServerError
+from tests.support.no_spark import no_spark
 
 _STATUS: dict[int, Literal["I", "T", "E"]] = {
     TransactionStatus.IDLE: "I",
@@ -85,7 +88,10 @@ class Client:
         names = KnownNames()
         names.load(conn)
         self.router = StatementRouter(
-            names, reconciler or NoLake(), subscriptions or NoSubscriptions()
+            names,
+            reconciler or NoLake(),
+            subscriptions or NoSubscriptions(),
+            PublicationExplainer(no_spark, Path("/nowhere")),
         )
 
     def route(self, sql: str, parameter_oids: Sequence[int] = ()) -> Action:

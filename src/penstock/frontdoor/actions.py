@@ -8,13 +8,15 @@ what they ask there runs in the client's own transaction.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from penstock.control.ledger_stream import LedgerEntry
 from penstock.sql.copy import CopyOptions
+from penstock.wire.replication import XLogHeader
 
 Row = tuple[str | None, ...]
 
@@ -144,6 +146,42 @@ class LakeQueries(Protocol):
 
     def cancel(self, job: str) -> None:
         """Ask Spark to stop the query that runs under this name; nothing happens without one."""
+        ...
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a subscriber asked for; ``timezone`` is that of its session."""
+
+    publications: tuple[str, ...]
+    binary: bool
+    timezone: str
+
+
+class PublishedStream(Protocol):
+    """The lake's commits as one subscriber is sent them, in the order of the WAL.
+
+    For one thread.
+    """
+
+    def expand(self, commit: LedgerEntry, header: XLogHeader) -> Iterator[bytes]:
+        """What is published of a transaction, as CopyData messages, many in each piece.
+
+        Blocks.  Nothing comes when nothing is published; an error ends the
+        stream.
+        """
+        ...
+
+    def close(self) -> None:
+        """The stream has ended."""
+        ...
+
+
+class Publisher(Protocol):
+    """Publishes the lake."""
+
+    def stream(self, options: StreamOptions) -> PublishedStream:
+        """A stream that has sent nothing yet."""
         ...
 
 

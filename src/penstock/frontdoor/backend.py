@@ -40,6 +40,7 @@ from penstock.frontdoor.exchange import (
     Expected,
     PipelineFailedError,
     Step,
+    StreamExchange,
 )
 from penstock.frontdoor.link import Link
 from penstock.wire import requests, responses
@@ -268,6 +269,9 @@ class ControlBackend:
                 if outgoing:
                     client.write(b"".join(outgoing))
                     await client.drain()
+                head = self._head()
+                if head is not None and isinstance(head.exchange, StreamExchange):
+                    await head.exchange.room()
         finally:
             self._end()
 

@@ -13,16 +13,14 @@ An error of a statement is reported once, and the transaction fails as PostgreSQ
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Action, CopyLake, Router, WriteLake
 from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
 from penstock.frontdoor.blocks import commit_own_block, end_pipeline, refuse_savepoint
 from penstock.frontdoor.copy_out import LakeCopies
-from penstock.frontdoor.exchange import Exchange, PipelineFailedError
+from penstock.frontdoor.exchange import Exchange, PipelineFailedError, first_of
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.writing import Execute, LakeWriter
@@ -189,13 +187,3 @@ class Conversation:
         if self.state.now is State.READY:
             self.backend.link.write(requests.flush())  # COPY has ignored the one before its rows
         await self.backend.link.drain()
-
-
-async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of these is done; the others are cancelled."""
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

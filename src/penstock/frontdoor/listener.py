@@ -19,7 +19,7 @@ import ssl
 from penstock.config import Settings
 from penstock.control.address import ControlAddress
 from penstock.errors import ConfigurationError, ConnectionLostError, PenstockError
-from penstock.frontdoor.actions import LakeQueries, Router
+from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.cancel import CancelKeys
 from penstock.frontdoor.copy_out import LakeCopies
 from penstock.frontdoor.link import Link
@@ -55,10 +55,11 @@ class FrontDoor:
         queries: LakeQueries,
         writer: LakeWriter | None = None,
         copies: LakeCopies | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self._settings = settings
         self._control = control
-        self._services = Services(router, queries, CancelKeys(), writer, copies)
+        self._services = Services(router, queries, CancelKeys(), writer, copies, publisher)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._newcomers: dict[Link, None] = {}

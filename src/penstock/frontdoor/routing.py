@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from penstock.errors import FeatureNotSupportedError, SqlSyntaxError
@@ -38,6 +39,7 @@ from penstock.frontdoor.actions import (
     WriteLake,
 )
 from penstock.frontdoor.copy_routing import copy_of_query, judge_copy_to
+from penstock.frontdoor.explained import FUNCTION, PublicationExplainer, explained_publication
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.plans import explain, named_relations, refuse_foreign
 from penstock.frontdoor.refusals import (
@@ -73,7 +75,7 @@ from penstock.sql.tokens import Kind, Token, fold
 
 _QUERY_START = re.compile(r"[\s(]*(select|with|values|table)\b")
 _WRITING_WORDS = frozenset({"insert", "update", "delete", "merge"})
-_SLOW_WORDS = GUARDED_NAMES | _WRITING_WORDS | {"into"}
+_SLOW_WORDS = GUARDED_NAMES | _WRITING_WORDS | {"into", FUNCTION}
 
 Ended = Callable[[bool], Awaitable[None]]
 
@@ -101,9 +103,14 @@ class StatementRouter:
     """The Router of the front door (actions.Router); one serves all sessions of a node."""
 
     def __init__(
-        self, names: KnownNames, reconciler: Reconciler, subscriptions: SubscriptionCommands
+        self,
+        names: KnownNames,
+        reconciler: Reconciler,
+        subscriptions: SubscriptionCommands,
+        explainer: PublicationExplainer,
     ) -> None:
         self.names = names
+        self._explainer = explainer
         self._reconciler = reconciler
         self._subscriptions = subscriptions
 
@@ -115,7 +122,12 @@ class StatementRouter:
         if not command.tokens:
             return Relay()
         check_functions(command.tokens)
-        return await self._route(backend, command, parameter_oids)
+        action = await self._route(backend, command, parameter_oids)
+        explained = explained_publication(command.tokens)
+        if explained is not None and action == Relay():
+            count = partial(self._explainer.count, publication=explained)
+            return Relay(before=count, after=self._explainer.forget)
+        return action
 
     def _is_plainly_relayed(self, sql: str) -> bool:
         """One query that names no user relation and nothing that needs a closer look."""

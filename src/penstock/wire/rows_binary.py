@@ -39,6 +39,23 @@ _WIDTHS = {
     types.FLOAT4: ">f4",
     types.FLOAT8: ">f8",
 }
+_WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ}
+    | {types.NUMERIC, UUID, JSONB}
+)
+
+
+def has_binary_form(type_oid: int) -> bool:
+    """Whether ``binary_column`` writes values of a type."""
+    return type_oid in _WRITTEN
+
+
+_SCALARS = frozenset({types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ, types.NUMERIC})
+
+WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, *_SCALARS, *types.ARRAY_ELEMENTS, types.CHAR, UUID, JSONB}
+)
+"""The types whose binary form is written here."""
 
 
 _SCALARS = frozenset({types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ, types.NUMERIC})

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change import types
 from penstock.change.float_text import float_texts
 from penstock.errors import FeatureNotSupportedError
 from penstock.wire import rows_kernels as kernels
@@ -78,6 +79,22 @@ def decimal_text(array: Any) -> Any:
     return pc.binary_join_element_wise(
         pc.if_else(negative, "-", ""), before, pc.if_else(pc.is_valid(digits), ".", None), after, ""
     )
+
+
+def shown_numerics(array: Any, type_oid: int, typmod: int) -> Any:
+    """Numerics, or arrays of them, of a column without a declared scale: as texts, else as it is.
+
+    Such a column is decimal(38,18), which knows no display scales: each value is shown with the
+    least scale that it has (PostgreSQL's trim_scale), as queries show it.
+    """
+    if typmod >= 4 or types.ARRAY_ELEMENTS.get(type_oid, type_oid) != types.NUMERIC:
+        return array
+    if pa.types.is_decimal(array.type):
+        return pc.replace_substring_regex(decimal_text(array), r"\.?0+$", "")
+    if not pa.types.is_list(array.type) or not pa.types.is_decimal(array.type.value_type):
+        return array
+    values = shown_numerics(array.values, types.NUMERIC, typmod)
+    return pa.ListArray.from_arrays(array.offsets, values, mask=pc.is_null(array))
 
 
 def whole_numbers(array: Any) -> Any:
