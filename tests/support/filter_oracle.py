@@ -20,12 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.change.relation import LakeColumn
+from penstock.change.types import arrow_type
 from penstock.control.connect import ControlConnection
 from penstock.control.functions import read_functions
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.lake.evaluate import Evaluator
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.publish.filter import PublishedWhere, RowFilter, compile_filter
+from penstock.sql.arrow_filter import arrow_filter
 from penstock.sql.translate.facts import needs
 from tests.support.query_oracle import lake_rows
 
@@ -87,6 +89,7 @@ class FilterOracle:
         self._loads = 0
         self._rows: DataFrame
         self._given: pa.Table
+        self._batch: pa.RecordBatch
         self._ids: list[int] = []
         conn.execute(TABLE.encode())
         conn.execute(_FUNCTIONS.encode())
@@ -103,6 +106,7 @@ class FilterOracle:
         self._loads += 1
         table = lake_rows(self.conn, "filtered")
         self._ids = table["id"].to_pylist()
+        (self._batch,) = table.sort_by("id").combine_chunks().to_batches()
         path = self._folder / f"rows{self._loads}.parquet"
         image = pa.chunked_array([pa.StructArray.from_arrays(
             [each.combine_chunks() for each in table.columns], fields=list(table.schema)
@@ -128,6 +132,26 @@ class FilterOracle:
             return compile_filter(where, facts)
         except FeatureNotSupportedError as error:
             return error
+
+    def by_arrow(self, conditions: Sequence[str]) -> dict[str, list[Decision]]:
+        """The decisions on all rows of the filters that are plain (``sql/arrow_filter.py``)."""
+        kinds = {
+            each.attnum: (each.name, arrow_type(each.type_oid, each.typmod))
+            for each in self.columns
+        }
+        found = {}
+        for condition, tree in zip(conditions, self.trees(conditions), strict=True):
+            if not tree.startswith("!"):
+                nodes = self.where(tree).nodes
+                facts = read_functions(self.conn, needs([nodes]))
+                decide = arrow_filter(nodes, kinds, facts)
+                if decide is not None:
+                    decided = decide(self._batch)
+                    is_one = isinstance(decided, pa.Scalar)
+                    found[condition] = (
+                        [decided.as_py()] * len(self._ids) if is_one else decided.to_pylist()
+                    )
+        return found
 
     def where(self, tree: str) -> PublishedWhere:
         """A filter of the table, as the catalog has it."""
