@@ -71,11 +71,11 @@ from penstock.publish.plan import Plan, RowAction, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes, sent_as
 from penstock.sql.translate.facts import Facts, Needs, needs
 
-PAIRED_ROWS = 2_000_000
+PAIRED_ROWS = 1_000_000
 PAIRED_BYTES = 32 * 1024 * 1024
 """Rows that are gone and rows that came, and bytes that they take in data files, up to which the
-node pairs them: it has all of them in memory, in about ten times those bytes; a million updates of
-an orders table in 0.3 GB."""
+node pairs them: it has all of them in memory, in about ten times those bytes.  Half a million
+updates of an orders table take 0.2 GB."""
 
 _ACTIONS: dict[str, tuple[RowAction, ...]] = {
     "inserts": ("insert",),
