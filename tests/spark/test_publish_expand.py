@@ -26,7 +26,6 @@ from penstock.publish.plan import ROW_ACTIONS, Plan, RowAction
 from penstock.publish.transform import CompiledPlan, published_changes
 from tests.support import pgoutput_bytes as wire
 from tests.support.delta_versions import Row, Writer, made
-from tests.support.publishing import split
 
 LSN = 4711
 
@@ -63,7 +62,7 @@ def published(
 
 
 def sent(pieces: Iterable[Piece]) -> list[bytes]:
-    return split(piece.messages for piece in pieces)
+    return wire.split(piece.messages for piece in pieces)
 
 
 def entry(table: LakeTable, first: int, last: int, kind: str = "merge") -> dict[str, Any]:
@@ -159,7 +158,7 @@ def test_node_and_spark_send_the_same(
     plan = published(table, names, filters, actions)
     changes = commit_changes(session, table, [(1, last)], LSN)
     whole = published_changes(changes, plan.compiled).toArrow().sort_by("seq")
-    expected = split(encode_changes(whole, plan.plan.relation, ENCODING))
+    expected = wire.split(encode_changes(whole, plan.plan.relation, ENCODING))
     assert len(expected) > 10
     for paired_rows in (1000, 0):
         expander = Expander(lambda: session, tmp_path, ENCODING, paired_rows)
@@ -301,7 +300,7 @@ def test_a_stream_is_told_of_relations_once(tmp_path: Path) -> None:
 
     def told(by: Published) -> list[bytes]:
         pieces = expander.expand([entry(one.table, 1, 1)], LSN, {1: by})
-        return split(stream.described(pieces))
+        return wire.split(stream.described(pieces))
 
     assert told(plan) == [wire.describe(plan.plan.relation), wire.insert(1, ["1"])]
     assert told(plan) == [wire.insert(1, ["1"])]

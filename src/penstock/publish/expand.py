@@ -71,11 +71,11 @@ from penstock.publish.plan import Plan, RowAction, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes, sent_as
 from penstock.sql.translate.facts import Facts, Needs, needs
 
-PAIRED_ROWS = 2_000_000
+PAIRED_ROWS = 1_000_000
 PAIRED_BYTES = 32 * 1024 * 1024
 """Rows that are gone and rows that came, and bytes that they take in data files, up to which the
-node pairs them: it has all of them in memory, in about ten times those bytes; a million updates of
-an orders table in 0.3 GB."""
+node pairs them: it has all of them in memory, in about ten times those bytes.  Half a million
+updates of an orders table take 0.2 GB."""
 
 _ACTIONS: dict[str, tuple[RowAction, ...]] = {
     "inserts": ("insert",),
@@ -209,13 +209,16 @@ class Expander:
         more; what Spark and the filters raise, as PenstockError with PostgreSQL's SQLSTATE.
         """
         steps = list(self._steps(tables, published))
+        readers: dict[LakeTable, ChangeReader] = {}
         while steps:
             step = steps.pop(0)
             if step.part.kind == "truncate":
                 together, steps = _truncated_together(step, steps)
                 yield _truncation(together)
                 continue
-            for changes in self._changes(step, commit_lsn):
+            if step.table not in readers:
+                readers[step.table] = ChangeReader(step.table, commit_lsn)
+            for changes in self._changes(step, readers[step.table], commit_lsn):
                 relation = step.published.plan.relation
                 for messages in encode_changes(changes, relation, self._encoding):
                     yield Piece((step.published,), messages)
@@ -246,13 +249,13 @@ class Expander:
                 if own is not None and own.has(part):
                     yield _Step(own, table, part)
 
-    def _changes(self, step: _Step, commit_lsn: int) -> Iterator[pa.Table]:
+    def _changes(self, step: _Step, reader: ChangeReader, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part, in order, without empty tables."""
-        published, table, part = step
+        published, part = step.published, step.part
         fits = part.rows <= self._paired_rows and part.bytes <= PAIRED_BYTES
         found: Iterator[pa.Table]
         if fits or part.kind != "pairs":
-            read = _gathered(ChangeReader(table, commit_lsn).changes(part))
+            read = _pieces(reader.changes(part))
             found = map(partial(self._sent, published), read)
         else:
             found = self._from_spark(step, commit_lsn)
@@ -272,7 +275,7 @@ class Expander:
         with postgres_errors():
             changes = part_changes(self._session, table, part, commit_lsn)
             sent = published_changes(changes, published.compiled)
-            yield from _gathered(ordered_tables(sent, "seq", part.rows))
+            yield from _pieces(ordered_tables(sent, "seq", part.rows))
 
     def _evaluator(self, expression: str, schema: pa.Schema) -> Evaluator:
         """The expression for rows of a schema; it is compiled once."""
@@ -320,15 +323,17 @@ def _truncation(steps: Sequence[_Step]) -> Piece:
     return Piece(relations, Messages.of([truncate_message(oids)]))
 
 
-def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables joined to pieces of about PIECE_ROWS rows and PIECE_BYTES bytes."""
+def _pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables joined, and cut, to about PIECE_ROWS rows and PIECE_BYTES bytes."""
     held: list[pa.Table] = []
     rows = size = 0
     for table in tables:
-        held.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
-            yield pa.concat_tables(held)
-            held, rows, size = [], 0, 0
+        for start in range(0, table.num_rows, PIECE_ROWS):
+            part = table.slice(start, PIECE_ROWS)
+            held.append(part)
+            rows, size = rows + part.num_rows, size + part.nbytes
+            if rows >= PIECE_ROWS or size >= PIECE_BYTES:
+                yield pa.concat_tables(held)
+                held, rows, size = [], 0, 0
     if held:
         yield pa.concat_tables(held)
