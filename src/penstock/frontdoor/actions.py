@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from penstock.frontdoor.scans import Scan
+
 Row = tuple[str | None, ...]
 
 
@@ -71,7 +73,8 @@ class WriteLake:
 
     ``relids`` are the relations that it writes, each a table of the lake or a partitioned one,
     ``needed`` those whose rows it has to see, some of them perhaps the same.  ``reads_client``: it
-    is a COPY FROM STDIN.  ``truncates``: it is a TRUNCATE.
+    is a COPY FROM STDIN.  ``truncates``: it is a TRUNCATE.  ``scans`` are those of its plan, and
+    ``on_conflict`` says that it has an ON CONFLICT.
     """
 
     sql: str
@@ -79,6 +82,8 @@ class WriteLake:
     needed: tuple[int, ...] = ()
     reads_client: bool = False
     truncates: bool = False
+    scans: tuple[Scan, ...] = ()
+    on_conflict: bool = False
 
 
 Action = Relay | RunOnLake | WriteLake

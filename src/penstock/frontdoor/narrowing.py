@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a statement's scans want of the tables whose rows it needs (scans.py), in terms of the lake.
+
+In:   the scans in a statement's plan, its bound parameters, the session.
+Out:  for each scan what its rows meet by constants, and which tables' rows they must match.
+
+The planner's conditions are SQL.  Each is analysed again in the client's session, as the WHERE of a
+query of its table alone, so that names, types and collations are PostgreSQL's; what then is no
+plain condition and has no exact translation, or fails, is left out.  So is what calls
+``statement_timestamp()``, which will be later.  A condition that names another scan too is of use
+when it is an equality of their columns: with a lake table, whose rows are put in first, or with a
+VALUES list of constants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import product
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.change.relation import LakeTable
+from penstock.errors import FeatureNotSupportedError
+from penstock.frontdoor.actions import Backend, Parameter, WriteLake
+from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.parameters import known_values
+from penstock.frontdoor.scans import Condition, Scan
+from penstock.frontdoor.write_targets import Target
+from penstock.lake.chosen import Wanted
+from penstock.names import quote_pg, quote_pg_qualified
+from penstock.sql.nodes import Node, parse_nodes, walk
+from penstock.sql.translate.condition import columns_of, no_subquery
+from penstock.sql.translate.expressions import Expressions
+from penstock.sql.translate.facts import Facts
+from penstock.sql.translate.plain import PlainConditions, constants_of
+from penstock.sql.translate.scope import Scope
+from penstock.sql.translate.values import NOT_CONSTANT, Session, SubqueryInLet
+
+MOST_KEYS = 100_000
+"""Keys that the constants of a statement may make up."""
+
+_ANALYSED = """
+SELECT tree FROM pg_catalog.unnest(penstock.analysed_each(
+    ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json)),
+    $2::pg_catalog.oid[])) AS t (tree)"""
+_NAMES_OF_TYPES = """
+SELECT pg_catalog.format_type(t.type, NULL)
+FROM pg_catalog.unnest($1::pg_catalog.oid[]) WITH ORDINALITY AS t (type, place) ORDER BY place"""
+_TOO_EARLY = "statement_timestamp()"
+_FUNCTION_ENTRY, _VALUES_ENTRY = 3, 5
+"""RTEKind."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Columns of a scan's table that must equal columns of a row of another table (its OID)."""
+
+    relid: int
+    columns: tuple[str, ...]
+    theirs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What the rows of one scan meet: ``wanted``, and a row of each of ``matched``."""
+
+    wanted: Wanted
+    matched: tuple[Matched, ...] = ()
+
+
+@dataclass
+class _Question:
+    """A condition of a scan: alone, or with another scan."""
+
+    scan: int
+    condition: Condition
+    other: Scan | None
+    tree: Node | None = None
+
+
+@dataclass
+class _Parts:
+    """What was found out about a scan."""
+
+    plain: list[pc.Expression] = field(default_factory=list)
+    plain_columns: set[str] = field(default_factory=set)
+    predicates: list[str] = field(default_factory=list)
+    needs_spark: bool = False
+    values: dict[str, pa.Array] = field(default_factory=dict)
+    listed: list[pa.Table] = field(default_factory=list)
+    matched: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """By alias of the other scan, names here and numbers there."""
+
+
+class Narrowing:
+    """Asks about the scans of one statement; ``targets`` are the tables whose rows are needed."""
+
+    def __init__(
+        self, catalog: CatalogReader, backend: Backend, write: WriteLake, targets: Sequence[Target]
+    ) -> None:
+        self._catalog = catalog
+        self._backend = backend
+        self._write = write
+        self._tables = {(each.table.schema, each.table.name): each.table for each in targets}
+        self._scans = [
+            scan
+            for scan in write.scans
+            if not scan.name or (scan.schema, scan.name) in self._tables
+        ]
+        self._by_alias = {scan.alias: scan for scan in self._scans}
+        self._kinds = "{}"
+        self._values: _Values | None = None
+
+    async def scans(self, parameters: Sequence[Parameter]) -> dict[int, list[Narrowed]]:
+        """By OID of the table what each scan of it wants; a table without any is not read."""
+        found: dict[int, list[Narrowed]] = {table.relid: [] for table in self._tables.values()}
+        self._kinds = "{" + ",".join(str(each.type_oid) for each in parameters) + "}"
+        questions = self._questions()
+        statement = await self._ask(questions)
+        trees = [each.tree for each in questions if each.tree is not None]
+        facts, settings = await self._catalog.facts(self._backend, [*trees, statement])
+        values = await known_values(self._backend, parameters) if trees else []
+        expressions = Expressions(Session(settings["TimeZone"]), facts, values, no_subquery)
+        if self._values is not None:
+            hidden = any(each.kind == "v" for each in facts.relations.values())
+            self._values.read(expressions, hidden)
+        parts = [_Parts() for _ in self._scans]
+        for question in questions:
+            if question.tree is not None and not _is_too_early(question.tree, facts):
+                table = self._table(self._scans[question.scan])
+                reader = _Reader(table, question.tree, facts, expressions)
+                self._take(reader, question, parts[question.scan])
+        for scan, each in zip(self._scans, parts, strict=True):
+            if scan.name:
+                table = self._table(scan)
+                found[table.relid].append(self._narrowed(table, each))
+        return found
+
+    def _table(self, scan: Scan) -> LakeTable:
+        return self._tables[scan.schema, scan.name]
+
+    def _narrowed(self, table: LakeTable, parts: _Parts) -> Narrowed:
+        asked = [*parts.listed, *_keys(table, parts.values)]
+        wanted = Wanted(
+            tuple(asked),
+            reduce(and_, parts.plain) if parts.plain else None,
+            frozenset(parts.plain_columns),
+            " AND ".join(f"({each})" for each in parts.predicates) if parts.needs_spark else None,
+        )
+        matched = [
+            Matched(
+                self._table(self._by_alias[alias]).relid,
+                tuple(name for name, _ in pairs),
+                tuple(number for _, number in pairs),
+            )
+            for alias, pairs in parts.matched.items()
+        ]
+        return Narrowed(wanted, tuple(matched))
+
+    def _questions(self) -> list[_Question]:
+        questions = []
+        for number, scan in enumerate(self._scans):
+            for condition in scan.conditions if scan.name else ():
+                others = condition.names - {scan.alias}
+                other = self._by_alias.get(next(iter(others))) if len(others) == 1 else None
+                if not others or other is not None:
+                    questions.append(_Question(number, condition, other))
+        return questions
+
+    async def _ask(self, questions: Sequence[_Question]) -> Node | None:
+        """Have all conditions analysed, and before them the statement, for its VALUES list."""
+        statement = None
+        if any(each.other is not None and not each.other.name for each in questions):
+            (statement,) = await self._trees([self._write.sql.strip().rstrip(";")])
+            entries = _entries(statement, _VALUES_ENTRY)
+            scans = sum(not scan.name for scan in self._scans)
+            if len(entries) == scans == 1 and not _entries(statement, _FUNCTION_ENTRY):
+                kinds = "{" + ",".join(map(str, entries[0]["coltypes"])) + "}"
+                rows = await self._backend.query(_NAMES_OF_TYPES, [kinds])
+                self._values = _Values(entries[0], [name or "" for (name,) in rows])
+        asked = [each for each in questions if self._from(each) is not None]
+        texts = [f"SELECT FROM {self._from(each)} WHERE {each.condition.text}" for each in asked]
+        for question, tree in zip(asked, await self._trees(texts), strict=True):
+            question.tree = tree
+        return statement
+
+    def _from(self, question: _Question) -> str | None:
+        items = [_item(self._scans[question.scan])]
+        if question.other is not None and question.other.name:
+            items.append(_item(question.other))
+        elif question.other is not None:
+            if self._values is None:
+                return None
+            items.append(self._values.item(question.other.alias))
+        return ", ".join(items)
+
+    async def _trees(self, statements: Sequence[str]) -> list[Node | None]:
+        if not statements:
+            return []
+        rows = await self._backend.query(_ANALYSED, [json.dumps(statements), self._kinds])
+        return [_query(text) for (text,) in rows]
+
+    def _take(self, reader: _Reader, question: _Question, parts: _Parts) -> None:
+        if question.other is None:
+            reader.take_local(parts)
+            return
+        found = reader.plain.partner(reader.quals)
+        if found is None:
+            return
+        column, theirs = found
+        if question.other.name:
+            parts.matched.setdefault(question.other.alias, []).append((column.name, theirs))
+        elif self._values is not None:
+            values = self._values.column(theirs)
+            if values is not None:
+                listed = constants_of(column, values)
+                parts.listed.append(pa.table({column.name: listed}))
+
+
+class _Reader:
+    """One analysed condition."""
+
+    def __init__(
+        self, table: LakeTable, tree: Node, facts: Facts, expressions: Expressions
+    ) -> None:
+        self.quals: Node = tree["jointree"]["quals"]
+        self._scope = Scope(tree, None, columns={1: columns_of(table.columns, "")})
+        self._names = {column.attnum: column for column in table.columns}
+        self._expressions = expressions
+        self.plain = PlainConditions(self._names, facts, self._constant)
+
+    def take_local(self, parts: _Parts) -> None:
+        """A condition of the row alone."""
+        plain = self.plain(self.quals)
+        if plain is not None:
+            parts.plain.append(plain.expression)
+            parts.plain_columns.update(self._columns())
+            if plain.column is not None and plain.values is not None:
+                parts.values.setdefault(plain.column, plain.values)
+        try:
+            predicate = self._expressions.condition(self.quals, self._scope)
+        except (FeatureNotSupportedError, SubqueryInLet):
+            return
+        if predicate is not None:
+            parts.predicates.append(predicate)
+            parts.needs_spark |= plain is None
+
+    def _columns(self) -> set[str]:
+        return {
+            self._names[node["varattno"]].name for node in walk(self.quals) if node.tag == "VAR"
+        }
+
+    def _constant(self, node: Node) -> Any:
+        return _constant(self._expressions, node, self._scope)
+
+
+class _Values:
+    """The statement's only VALUES list."""
+
+    def __init__(self, entry: Node, kinds: Sequence[str]) -> None:
+        self._entry = entry
+        self._kinds = kinds
+        self._rows: list[list[Any]] = []
+
+    def item(self, alias: str) -> str:
+        """A list with these columns, for FROM."""
+        nulls = ", ".join(f"NULL::{kind}" for kind in self._kinds)
+        names = ", ".join(f"column{n}" for n in range(1, len(self._kinds) + 1))
+        return f"(VALUES ({nulls})) AS {quote_pg(alias)} ({names})"
+
+    def read(self, expressions: Expressions, hidden: bool) -> None:
+        """Know the values; ``hidden``: a view may have another list, which is the scan's."""
+        if hidden:
+            return
+        scope = Scope(Node("QUERY", {}), None)
+        self._rows = [
+            [_constant(expressions, each, scope) for each in row]
+            for row in self._entry["values_lists"]
+        ]
+
+    def column(self, number: int) -> list[Any] | None:
+        """The constants in a column; None when one of them is not constant."""
+        values = [row[number - 1] for row in self._rows]
+        return None if not values or any(each is NOT_CONSTANT for each in values) else values
+
+
+def _constant(expressions: Expressions, node: Node, scope: Scope) -> Any:
+    if any(each.tag == "VAR" for each in walk(node)):
+        return NOT_CONSTANT
+    try:
+        return expressions(node, scope).value
+    except (FeatureNotSupportedError, SubqueryInLet):
+        return NOT_CONSTANT
+
+
+def _is_too_early(tree: Node, facts: Facts) -> bool:
+    called = {each["funcid"] for each in walk(tree) if each.tag == "FUNCEXPR"}
+    return any(facts.functions[oid].signature == _TOO_EARLY for oid in called)
+
+
+def _entries(statement: Node | None, kind: int) -> list[Node]:
+    entries = (node for node in walk(statement) if node.tag == "RANGETBLENTRY")
+    return [entry for entry in entries if entry["rtekind"] == kind]
+
+
+def _item(scan: Scan) -> str:
+    return f"ONLY {quote_pg_qualified(scan.schema, scan.name)} AS {quote_pg(scan.alias)}"
+
+
+def _query(text: str | None) -> Node | None:
+    queries = [each for part in parse_nodes(text or "()") for each in part]
+    return queries[0] if len(queries) == 1 and isinstance(queries[0], Node) else None
+
+
+def _keys(table: LakeTable, values: Mapping[str, pa.Array]) -> list[pa.Table]:
+    """The keys that constants make up, when they say all columns of the key."""
+    if not table.key or not set(table.key) <= values.keys():
+        return []
+    count = reduce(lambda total, name: total * len(values[name]), table.key, 1)
+    if count > MOST_KEYS and len(table.key) > 1:
+        return []
+    if len(table.key) == 1:
+        return [pa.table({table.key[0]: values[table.key[0]]})]
+    rows = list(product(*(range(len(values[name])) for name in table.key)))
+    chosen = list(zip(*rows, strict=True)) or [()] * len(table.key)
+    return [
+        pa.table(
+            {
+                name: values[name].take(pa.array(places, pa.int64()))
+                for name, places in zip(table.key, chosen, strict=True)
+            }
+        )
+    ]
