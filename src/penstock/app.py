@@ -219,5 +219,7 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         settings.lake_path,
         lambda: connect(context.control, application_name="penstock query"),
     )
-    writer = LakeWriter(context.spark, guard, context.control, settings.lake_path)
+    writer = LakeWriter(
+        context.spark, guard, context.control, settings.lake_path, settings.statement_rows
+    )
     return FrontDoor(settings, context.control, router, queries, writer)

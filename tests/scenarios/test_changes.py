@@ -8,7 +8,6 @@ import random
 import psycopg
 import pytest
 
-from penstock.frontdoor import writing
 from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.subscribing import SYNC_TIMEOUT, drop_subscription, wait_ready
@@ -127,23 +126,6 @@ def test_a_node_prints_what_postgresql_prints(
     Nothing depends on how the session has its values written and read.
     """
     check_same(node, publisher_db, f"chg_{request.node.callspec.id}", script)
-
-
-def test_a_table_that_is_too_large_is_refused(node: Node) -> None:
-    """A statement that would have to see too many rows is 0A000; INSERT and TRUNCATE go on."""
-    rows = writing.LOAD_ROWS + 1
-    node.psql(
-        "CREATE TABLE chg_large (id int, a text);"
-        f"INSERT INTO chg_large SELECT g, 'a' FROM generate_series(1, {rows}) g"
-    )
-    with node.connect() as conn:
-        for sql in ("UPDATE chg_large SET a = 'b' WHERE id = 1", "DELETE FROM chg_large"):
-            with pytest.raises(psycopg.errors.FeatureNotSupported, match="so many rows"):
-                conn.execute(sql.encode())
-        conn.execute("INSERT INTO chg_large VALUES (0, 'new')")
-        assert conn.execute("SELECT count(*) FROM chg_large").fetchall() == [(rows + 1,)]
-        conn.execute("TRUNCATE chg_large")
-        assert conn.execute("SELECT count(*) FROM chg_large").fetchall() == [(0,)]
 
 
 def test_changes_of_a_subscribed_table(node: Node, publisher_db: Database) -> None:

@@ -167,10 +167,22 @@ SELECT count(*), sum(r), sum(length(v)) FROM p; SELECT * FROM p WHERE v !~ '^v' 
 """
 
 
+MANY = """
+CREATE TABLE t (id int PRIMARY KEY, a text, n int);
+INSERT INTO t SELECT n, 'a' || n, n % 1000 FROM generate_series(1, 300000) n;
+UPDATE t SET a = 'key' WHERE id = 250000 RETURNING *;
+UPDATE t SET a = 'spark' WHERE md5(a) = md5('a77') RETURNING *;
+UPDATE t SET n = n + 1 WHERE id > 200000;
+DELETE FROM t WHERE n % 2 = 0;
+UPDATE t SET id = id - 1 WHERE id % 3 = 0 AND n < 100;
+SELECT count(*), sum(id), sum(n), sum(length(a)) FROM t;
+"""
+
+
 @pytest.mark.parametrize(
     "script",
-    [BY_CONDITION, ON_CONFLICT, JOINS, PARTITIONS],
-    ids=["condition", "conflict", "joins", "partitions"],
+    [BY_CONDITION, ON_CONFLICT, JOINS, PARTITIONS, MANY],
+    ids=["condition", "conflict", "joins", "partitions", "many"],
 )
 def test_a_node_prints_what_postgresql_prints(
     node: Node, publisher_db: Database, script: str, request: pytest.FixtureRequest

@@ -39,9 +39,8 @@ from penstock.wire.responses import ServerError
 FEW_ROWS = 1000
 """Rows of a table that are put in without a look at what the statement wants of them."""
 
-LOAD_ROWS = 5_000_000
 LOAD_BYTES = 2 * 1024 * 1024 * 1024
-"""Rows, and bytes of them as Arrow has them, that are put into relations for one statement."""
+"""Bytes of rows, as Arrow has them, that are put into relations for one statement."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,17 @@ NOTHING = Loaded(places_of({}), np.zeros(0, np.int64), False, -1)
 
 
 class Loader:
-    """Loads rows for one statement; ``loaded`` has them by OID of their table."""
+    """Loads rows, ``most_rows`` at most, for one statement.
 
-    def __init__(self, backend: ControlBackend, guard: Guard, spark: Spark) -> None:
+    ``loaded`` has them by OID of their table.
+    """
+
+    def __init__(self, backend: ControlBackend, guard: Guard, spark: Spark, most_rows: int) -> None:
         self.loaded: dict[int, Loaded] = {}
         self._backend = backend
         self._guard = guard
         self._spark = spark
+        self._most_rows = most_rows
         self._targets: dict[int, Target] = {}
         self._bytes = 0
 
@@ -126,17 +129,27 @@ class Loader:
         """Put the rows at some places into a relation."""
         table = target.table
         rows = len(places) + sum(len(each.places) for each in self.loaded.values())
-        if rows > LOAD_ROWS or self._bytes > LOAD_BYTES:
-            raise _too_much(target, len(places))
+        if rows > self._most_rows or self._bytes > LOAD_BYTES:
+            raise self._too_much(target, len(places))
         ctids = [np.zeros(0, np.int64)]
         pieces = read_pieces(table, places)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             self._bytes += piece.nbytes
             if self._bytes > LOAD_BYTES:
-                raise _too_much(target, len(places))
+                raise self._too_much(target, len(places))
             ctids.append(await self._put_piece(target, piece))
         command = await self._command(target, int(ctids[-1][-1])) if len(places) else -1
         self.loaded[table.relid] = Loaded(places, np.concatenate(ctids), whole, command)
+
+    def _too_much(self, target: Target, rows: int) -> FeatureNotSupportedError:
+        return FeatureNotSupportedError(
+            "changing or reading so many rows of lake tables in one statement is not supported",
+            detail=f'The statement may need {rows} rows of table "{target.name}"; it may need'
+            f" {self._most_rows} rows in {LOAD_BYTES >> 20} MB of all its tables.",
+            hint="Conditions that compare columns with constants, or with columns of smaller"
+            " tables, leave rows out. INSERT of new rows, COPY and TRUNCATE have no limit. The"
+            " setting statement_rows raises it.",
+        )
 
     async def _put_piece(self, target: Target, rows: pa.Table) -> Ints:
         literals = await asyncio.to_thread(target.literals, rows)
@@ -192,14 +205,4 @@ def _as_columns(keys: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
         arrays[column.name] = (number, kind)
     return pa.table(
         {name: keys.column(number).cast(kind) for name, (number, kind) in arrays.items()}
-    )
-
-
-def _too_much(target: Target, rows: int) -> FeatureNotSupportedError:
-    return FeatureNotSupportedError(
-        "changing or reading so many rows of lake tables in one statement is not supported yet",
-        detail=f'The statement may need {rows} rows of table "{target.name}"; it may need'
-        f" {LOAD_ROWS} rows in {LOAD_BYTES >> 20} MB of all its tables.",
-        hint="Conditions that compare columns with constants, and equality with columns of smaller"
-        " tables, leave rows out. INSERT of new rows and COPY have no limit.",
     )

@@ -106,12 +106,19 @@ class LakeWriter:
     """Carries out statements that write the lake; one serves all sessions of a node."""
 
     def __init__(
-        self, spark: Spark, guard: Guard, control: ControlAddress, lake_root: Path
+        self,
+        spark: Spark,
+        guard: Guard,
+        control: ControlAddress,
+        lake_root: Path,
+        most_rows: int,
     ) -> None:
+        """``most_rows`` of lake tables may be put into relations for one statement."""
         self._spark = spark
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
+        self._most_rows = most_rows
         self._catalog = CatalogReader()
         self._vacuuming: set[asyncio.Task[None]] = set()
 
@@ -153,7 +160,7 @@ class LakeWriter:
         needed = [target for target in targets if target.part_of.intersection(write.needed)]
         scans = await self._scans(backend, write, needed, parameters)
         await own_command(backend, f"SAVEPOINT {SAVEPOINT}")
-        loader = Loader(backend, self._guard, self._spark)
+        loader = Loader(backend, self._guard, self._spark, self._most_rows)
         await loader.load(needed, scans)
         for _ in range(RUNS):
             answer = await execute()

@@ -40,7 +40,7 @@ from penstock.lake.placed import (
     union,
     without_gone,
 )
-from penstock.lake.query import exact_session, postgres_errors
+from penstock.lake.query import CANCELLED, exact_session, postgres_errors
 from penstock.lake.reading import Ints, group_sizes, open_file, read_groups
 from penstock.lake.scan import scan
 from penstock.lake.session import GetSession
@@ -73,16 +73,21 @@ class Wanted:
         return not self.asked and self.plain is None and self.predicate is None
 
 
-def choose(table: LakeTable, scans: Sequence[Wanted], session: GetSession) -> Places:
-    """The rows of a table that may count for one of some scans; none without any."""
+def choose(
+    table: LakeTable, scans: Sequence[Wanted], session: GetSession, spark_rows: int = SPARK_ROWS
+) -> Places:
+    """The rows of a table that may count for one of some scans; none without any.
+
+    Spark looks through what is left above ``spark_rows``.
+    """
     if table.version is None or not scans:
         return places_of({})
     if any(wanted.is_everything for wanted in scans):
         return all_places(table)
-    return union([_of_scan(table, wanted, session) for wanted in scans])
+    return union([_of_scan(table, wanted, session, spark_rows) for wanted in scans])
 
 
-def _of_scan(table: LakeTable, wanted: Wanted, session: GetSession) -> Places:
+def _of_scan(table: LakeTable, wanted: Wanted, session: GetSession, spark_rows: int) -> Places:
     if wanted.asked:
         # By the key if that is asked for, else by the fewest values.
         by_key = [each for each in wanted.asked if set(each.column_names) == set(table.key)]
@@ -90,10 +95,12 @@ def _of_scan(table: LakeTable, wanted: Wanted, session: GetSession) -> Places:
         return places_of_hits(find_rows(table, asked, session))
     plain = None if wanted.plain is None else _meeting(table, wanted)
     rows = table_size(table).rows if plain is None else len(plain)
-    if wanted.predicate is not None and rows > SPARK_ROWS:
+    if wanted.predicate is not None and rows > spark_rows:
         try:
             return _in_spark(table, wanted.predicate, session)
         except PenstockError as error:
+            if error.sqlstate == CANCELLED.sqlstate:
+                raise
             # PostgreSQL may never compute what failed, or fail on it itself.
             log.info("rows of %s.%s are not narrowed: %s", table.schema, table.name, error)
     return all_places(table) if plain is None else plain
