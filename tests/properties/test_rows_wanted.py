@@ -79,7 +79,10 @@ SELF = {
     "WITH a AS (DELETE FROM people WHERE id = 1 RETURNING id) UPDATE people SET ok = true"
     " WHERE id = 2": {1, 2},
     "INSERT INTO empty SELECT id FROM people WHERE id < 3": {1, 2},
-    "INSERT INTO people (id) VALUES (1) ON CONFLICT (id) DO UPDATE SET name = 'x'": set(),
+    "INSERT INTO people (id) VALUES (1) ON CONFLICT (id) DO UPDATE SET name = 'x'": {1},
+    "INSERT INTO people (id) VALUES (2), (99), (4), (2) ON CONFLICT DO NOTHING": {2, 4},
+    "INSERT INTO people (id) SELECT g FROM generate_series(1, 9) g ON CONFLICT DO NOTHING": set(),
+    "INSERT INTO people (id) VALUES (1), (length(random()::text)) ON CONFLICT DO NOTHING": set(),
 }  # fmt: skip
 """Whole statements."""
 
@@ -103,7 +106,7 @@ def _wanted(
 
     async def ask() -> dict[int, list[Narrowed]]:
         plan = await explain(oracle.backend, parse(sql), [each.type_oid for each in parameters])
-        write = WriteLake(sql, (), (), scans=plan.scans)
+        write = WriteLake(sql, (), (), scans=plan.scans, on_conflict=plan.on_conflict)
         return await Narrowing(CatalogReader(), oracle.backend, write, targets).scans(parameters)
 
     found = asyncio.run(ask())

@@ -56,6 +56,10 @@ UPDATE barrier SET a = 'barrier' WHERE id IN (110, 140) RETURNING id;
 DELETE FROM t WHERE id > 5995 AND id % 2 = 0 RETURNING id;
 DELETE FROM t WHERE id > 200 AND b;
 DELETE FROM t WHERE d = '2024-01-03' RETURNING id, a;
+SET extra_float_digits = -8; SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata';
+UPDATE t SET a = 'float' WHERE f = 8.1250000000000001 AND ts < '1/2/2025 00:00' RETURNING id, ts;
+UPDATE t SET a = 'zone' WHERE ts = '2/1/2024 05:30' AND d = '25/1/2024' RETURNING id, ts, d;
+RESET extra_float_digits; RESET DateStyle; RESET TimeZone;
 SELECT count(*), sum(id), sum(n), min(a), max(a), sum(length(u)), sum(g) FROM t;
 SELECT id, a, n, u FROM t WHERE id < 130 OR id > 5900 ORDER BY id;
 UPDATE t SET a = $2 WHERE id = $1 RETURNING id, a \\bind 7 bound \\g
@@ -90,6 +94,13 @@ INSERT INTO t (id, u) SELECT id + 1, u FROM t WHERE id < 4
     ON CONFLICT (id) DO UPDATE SET a = excluded.u RETURNING id, a;
 INSERT INTO t (id, a) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET a = excluded.a RETURNING a, u
     \\bind 20 bound \\g
+CREATE TABLE k (a int, b text, s serial, v int, UNIQUE (b, a));
+INSERT INTO k (a, b) SELECT n % 100, 'b' || n / 100 FROM generate_series(0, 1999) n;
+INSERT INTO k (a, b, v) VALUES (1, 'b1', 1), (1, 'b99', 2), (NULL, 'b1', 3), (99, 'b19', 4)
+    ON CONFLICT (a, b) DO UPDATE SET v = excluded.v RETURNING *;
+INSERT INTO k (b, a) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING * \bind b1 7 \\g
+INSERT INTO k (b, a) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING * \bind b1 107 \\g
+SELECT count(*), sum(a), sum(s), sum(v), max(b) FROM k;
 SELECT count(*), sum(id), sum(length(a)), sum(length(u)) FROM t;
 SELECT id, a, u FROM t WHERE id < 25 OR id > 5895 AND a <> 'a' || id % 100 ORDER BY id;
 """
@@ -169,8 +180,8 @@ SELECT count(*), sum(r), sum(length(v)) FROM p; SELECT * FROM p WHERE v !~ '^v' 
 
 MANY = """
 CREATE TABLE t (id int PRIMARY KEY, a text, n int);
-INSERT INTO t SELECT n, 'a' || n, n % 1000 FROM generate_series(1, 300000) n;
-UPDATE t SET a = 'key' WHERE id = 250000 RETURNING *;
+INSERT INTO t SELECT n, 'a' || n, n % 1000 FROM generate_series(1, 210000) n;
+UPDATE t SET a = 'key' WHERE id = 205000 RETURNING *;
 UPDATE t SET a = 'spark' WHERE md5(a) = md5('a77') RETURNING *;
 UPDATE t SET n = n + 1 WHERE id > 200000;
 DELETE FROM t WHERE n % 2 = 0;

@@ -90,10 +90,13 @@ class Loader:
             wanted = [Wanted()]
             if sizes[relid] > FEW_ROWS and relid in scans:
                 wanted = [await self._wanted(target, each) for each in scans[relid]]
+            whole = any(each.is_everything for each in wanted)
+            if whole and sizes[relid] > self._most_rows:
+                raise self._too_much(target, sizes[relid])
             places = await asyncio.to_thread(
                 choose, target.table, wanted, self._spark.own_session()
             )
-            await self._put(target, places, any(each.is_everything for each in wanted))
+            await self._put(target, places, whole)
 
     async def load_again(self, more: Mapping[int, Places]) -> None:
         """After the rollback of all that: put the same in, and more."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from operator import and_
 from typing import Any
@@ -30,6 +30,7 @@ from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend, Parameter, WriteLake
 from penstock.frontdoor.catalog import CatalogReader
 from penstock.frontdoor.parameters import known_values
+from penstock.frontdoor.proposed import proposed_keys
 from penstock.frontdoor.scans import Condition, Scan
 from penstock.frontdoor.write_targets import Target
 from penstock.lake.chosen import Wanted
@@ -40,7 +41,7 @@ from penstock.sql.translate.expressions import Expressions
 from penstock.sql.translate.facts import Facts
 from penstock.sql.translate.plain import PlainConditions, constants_of
 from penstock.sql.translate.scope import Scope
-from penstock.sql.translate.values import NOT_CONSTANT, Session, SubqueryInLet
+from penstock.sql.translate.values import NOT_CONSTANT, Expr, Session, SubqueryInLet
 
 MOST_KEYS = 100_000
 """Keys that the constants of a statement may make up."""
@@ -52,6 +53,7 @@ SELECT tree FROM pg_catalog.unnest(penstock.analysed_each(
 _NAMES_OF_TYPES = """
 SELECT pg_catalog.format_type(t.type, NULL)
 FROM pg_catalog.unnest($1::pg_catalog.oid[]) WITH ORDINALITY AS t (type, place) ORDER BY place"""
+_NO_VALUE = Expr("", 0)
 _TOO_EARLY = "statement_timestamp()"
 _FUNCTION_ENTRY, _VALUES_ENTRY = 3, 5
 """RTEKind."""
@@ -107,6 +109,7 @@ class Narrowing:
         self._catalog = catalog
         self._backend = backend
         self._write = write
+        self._targets = targets
         self._tables = {(each.table.schema, each.table.name): each.table for each in targets}
         self._scans = [
             scan
@@ -125,14 +128,17 @@ class Narrowing:
         statement = await self._ask(questions)
         trees = [each.tree for each in questions if each.tree is not None]
         facts, settings = await self._catalog.facts(self._backend, [*trees, statement])
-        values = await known_values(self._backend, parameters) if trees else []
+        values = await known_values(self._backend, parameters)
         expressions = Expressions(Session(settings["TimeZone"]), facts, values, no_subquery)
         if self._values is not None:
             hidden = any(each.kind == "v" for each in facts.relations.values())
             self._values.read(expressions, hidden)
         parts = [_Parts() for _ in self._scans]
         for question in questions:
-            if question.tree is not None and not _is_too_early(question.tree, facts):
+            text = question.condition.text
+            if question.tree is None or not _is_read_back(text, settings):
+                continue
+            if not _is_too_early(question.tree, facts):
                 table = self._table(self._scans[question.scan])
                 reader = _Reader(table, question.tree, facts, expressions)
                 self._take(reader, question, parts[question.scan])
@@ -140,6 +146,11 @@ class Narrowing:
             if scan.name:
                 table = self._table(scan)
                 found[table.relid].append(self._narrowed(table, each))
+        if self._write.on_conflict and statement is not None:
+            scope = Scope(statement, None)
+            constants = partial(_constant, expressions, scope=scope)
+            for relid, keys in proposed_keys(statement, self._targets, facts, constants):
+                found[relid].append(Narrowed(Wanted((keys,))))
         return found
 
     def _table(self, scan: Scan) -> LakeTable:
@@ -174,10 +185,12 @@ class Narrowing:
         return questions
 
     async def _ask(self, questions: Sequence[_Question]) -> Node | None:
-        """Have all conditions analysed, and before them the statement, for its VALUES list."""
+        """Have all conditions analysed, and before them the statement if its constants matter."""
         statement = None
-        if any(each.other is not None and not each.other.name for each in questions):
+        matches_values = any(each.other is not None and not each.other.name for each in questions)
+        if matches_values or self._write.on_conflict:
             (statement,) = await self._trees([self._write.sql.strip().rstrip(";")])
+        if matches_values:
             entries = _entries(statement, _VALUES_ENTRY)
             scans = sum(not scan.name for scan in self._scans)
             if len(entries) == scans == 1 and not _entries(statement, _FUNCTION_ENTRY):
@@ -257,7 +270,7 @@ class _Reader:
         }
 
     def _constant(self, node: Node) -> Any:
-        return _constant(self._expressions, node, self._scope)
+        return _constant(self._expressions, node, self._scope).value
 
 
 class _Values:
@@ -280,7 +293,7 @@ class _Values:
             return
         scope = Scope(Node("QUERY", {}), None)
         self._rows = [
-            [_constant(expressions, each, scope) for each in row]
+            [_constant(expressions, each, scope).value for each in row]
             for row in self._entry["values_lists"]
         ]
 
@@ -290,13 +303,24 @@ class _Values:
         return None if not values or any(each is NOT_CONSTANT for each in values) else values
 
 
-def _constant(expressions: Expressions, node: Node, scope: Scope) -> Any:
+def _constant(expressions: Expressions, node: Node, scope: Scope) -> Expr:
+    """An expression, whose value is NOT_CONSTANT if it has none that is known here."""
     if any(each.tag == "VAR" for each in walk(node)):
-        return NOT_CONSTANT
+        return _NO_VALUE
     try:
-        return expressions(node, scope).value
+        return expressions(node, scope)
     except (FeatureNotSupportedError, SubqueryInLet):
-        return NOT_CONSTANT
+        return _NO_VALUE
+
+
+def _is_read_back(text: str, settings: Mapping[str, str]) -> bool:
+    """Whether constants in a plan's text are read again as what they are under these settings.
+
+    Floats may have lost digits, and a time zone's abbreviation may be that of another one.
+    """
+    floats = "double precision" in text or "real" in text
+    rounded = floats and int(settings["extra_float_digits"]) <= 0
+    return not rounded and (settings["DateStyle"].startswith("ISO") or "time zone" not in text)
 
 
 def _is_too_early(tree: Node, facts: Facts) -> bool:

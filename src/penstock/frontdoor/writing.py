@@ -167,13 +167,13 @@ class LakeWriter:
             changes = await self._changes(backend, written, loader)
             more = await self._conflicting(changes) if write.on_conflict else {}
             await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
-            self._note_dead_rows(backend, changes, loader)
             if not more:
                 break
             await loader.load_again(more)
         else:
             raise _never_known(written[0])
         await own_command(backend, f"RELEASE SAVEPOINT {SAVEPOINT}")
+        self._note_dead_rows(backend, changes, loader)
         await self._keep(backend, changes)
         return answer
 

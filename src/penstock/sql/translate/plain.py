@@ -180,6 +180,12 @@ class PlainConditions:
         return column if same else None
 
 
+def may_hold(column: LakeColumn, type_oid: int) -> bool:
+    """Whether a column of a plain type has values of a type as they are."""
+    texts = {column.type_oid, type_oid} <= _TEXTS
+    return column.type_oid in _TYPES and (texts or column.type_oid == type_oid)
+
+
 def constants_of(column: LakeColumn, values: Sequence[Any]) -> pa.Array:
     """Those of some constants that a column of a plain type can have; distinct, without NULL."""
     kind = arrow_type(column.type_oid, column.typmod)
