@@ -74,6 +74,10 @@ SELF = {
     "DELETE FROM people USING people p WHERE p.id = people.boss AND people.id = 4": ALL,
     "DELETE FROM people USING (VALUES (2), (4), (99)) v (x) WHERE id = x": {2, 4},
     "DELETE FROM people USING (VALUES (2), (length(random()::text))) v (x) WHERE id = x": ALL,
+    "DELETE FROM people USING unnest('{2,4,NULL,99}'::int8[], '{a}'::text[]) u (x) WHERE id = x":
+        {2, 4},
+    "DELETE FROM people USING unnest('{2,4}'::int[]) WITH ORDINALITY u (x, n) WHERE id = n": ALL,
+    "DELETE FROM people USING unnest('{2}'::int[]) x, unnest('{3}'::int[]) y WHERE id = x": ALL,
     "DELETE FROM people WHERE id IN (SELECT x FROM (VALUES (1), (2)) v (x))": {1, 2},
     "DELETE FROM people WHERE id NOT IN (VALUES (1), (2))": ALL,
     "WITH a AS (DELETE FROM people WHERE id = 1 RETURNING id) UPDATE people SET ok = true"
@@ -170,6 +174,11 @@ def test_rows_that_match_another_table(oracle: Oracle) -> None:
                 for column in each.columns
             ]
             assert found == columns, (statement, name)
+    leaves = "DELETE FROM parted USING (VALUES (1), (3)) v (x) WHERE k = x AND v > 0"
+    for name, (scan,) in _wanted(oracle, leaves, [], ("parted_1", "parted_3")).items():
+        assert [sorted(each.column("k").to_pylist()) for each in scan.wanted.asked] == [[1, 3]], (
+            name
+        )
     assert _chosen(oracle, sql, name="sales") == {4, 9, 14, 19, 24, 29, 34, 39}
 
 

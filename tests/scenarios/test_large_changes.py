@@ -170,6 +170,11 @@ UPDATE p1 SET v = 'leaf' WHERE r < 3 RETURNING r;
 DELETE FROM p WHERE r > 7990 AND k <> 'a' RETURNING r;
 DELETE FROM p USING (VALUES (4, 'b'), (4000, 'b'), (6000, 'a')) z (r, k)
     WHERE p.r = z.r AND p.k = z.k RETURNING p.*;
+CREATE TABLE s (r int, x text);
+INSERT INTO s SELECT n * 1000, 's' || n FROM generate_series(1, 7) n;
+UPDATE p SET v = x FROM s WHERE p.r = s.r AND x > 's2' RETURNING p.tableoid::regclass, p.r, v;
+MERGE INTO p USING s ON p.r = s.r WHEN MATCHED AND s.r < 2500 THEN DELETE
+    WHEN NOT MATCHED THEN INSERT VALUES (s.r, 'a', 'none') RETURNING merge_action(), p.r;
 INSERT INTO p VALUES (20, 'c', 'again'), (3005, 'c', 'again'), (8500, 'z', 'new')
     ON CONFLICT (r, k) DO UPDATE SET v = excluded.v || p.v RETURNING *;
 UPDATE p SET v = 'param' WHERE r = $1 AND k = $2 RETURNING * \\bind 30 a \\g

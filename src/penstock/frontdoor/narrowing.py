@@ -9,7 +9,7 @@ query of its table alone, so that names, types and collations are PostgreSQL's; 
 plain condition and has no exact translation, or fails, is left out.  So is what calls
 ``statement_timestamp()``, which will be later.  A condition that names another scan too is of use
 when it is an equality of their columns: with a lake table, whose rows are put in first, or with a
-VALUES list of constants.
+list of constants (listed.py).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from penstock.change.relation import LakeTable
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend, Parameter, WriteLake
 from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.listed import Listed, listed
 from penstock.frontdoor.parameters import known_values
 from penstock.frontdoor.proposed import proposed_keys
 from penstock.frontdoor.scans import Condition, Scan
@@ -41,7 +42,7 @@ from penstock.sql.translate.expressions import Expressions
 from penstock.sql.translate.facts import Facts
 from penstock.sql.translate.plain import PlainConditions, constants_of
 from penstock.sql.translate.scope import Scope
-from penstock.sql.translate.values import NOT_CONSTANT, Expr, Session, SubqueryInLet
+from penstock.sql.translate.values import Expr, Session, SubqueryInLet
 
 MOST_KEYS = 100_000
 """Keys that the constants of a statement may make up."""
@@ -50,13 +51,8 @@ _ANALYSED = """
 SELECT tree FROM pg_catalog.unnest(penstock.analysed_each(
     ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json)),
     $2::pg_catalog.oid[])) AS t (tree)"""
-_NAMES_OF_TYPES = """
-SELECT pg_catalog.format_type(t.type, NULL)
-FROM pg_catalog.unnest($1::pg_catalog.oid[]) WITH ORDINALITY AS t (type, place) ORDER BY place"""
 _NO_VALUE = Expr("", 0)
 _TOO_EARLY = "statement_timestamp()"
-_FUNCTION_ENTRY, _VALUES_ENTRY = 3, 5
-"""RTEKind."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ class Narrowing:
         ]
         self._by_alias = {scan.alias: scan for scan in self._scans}
         self._kinds = "{}"
-        self._values: _Values | None = None
+        self._listed: dict[str, Listed] = {}
 
     async def scans(self, parameters: Sequence[Parameter]) -> dict[int, list[Narrowed]]:
         """By OID of the table what each scan of it wants; a table without any is not read."""
@@ -130,9 +126,8 @@ class Narrowing:
         facts, settings = await self._catalog.facts(self._backend, [*trees, statement])
         values = await known_values(self._backend, parameters)
         expressions = Expressions(Session(settings["TimeZone"]), facts, values, no_subquery)
-        if self._values is not None:
-            hidden = any(each.kind == "v" for each in facts.relations.values())
-            self._values.read(expressions, hidden)
+        if any(each.kind == "v" for each in facts.relations.values()):
+            self._listed = {}  # a view may have another list, which is the scan's
         parts = [_Parts() for _ in self._scans]
         for question in questions:
             text = question.condition.text
@@ -178,7 +173,7 @@ class Narrowing:
         questions = []
         for number, scan in enumerate(self._scans):
             for condition in scan.conditions if scan.name else ():
-                others = condition.names - {scan.alias}
+                others = condition.names - {scan.alias, scan.parent}
                 other = self._by_alias.get(next(iter(others))) if len(others) == 1 else None
                 if not others or other is not None:
                     questions.append(_Question(number, condition, other))
@@ -187,16 +182,11 @@ class Narrowing:
     async def _ask(self, questions: Sequence[_Question]) -> Node | None:
         """Have all conditions analysed, and before them the statement if its constants matter."""
         statement = None
-        matches_values = any(each.other is not None and not each.other.name for each in questions)
-        if matches_values or self._write.on_conflict:
+        lists = any(each.other is not None and not each.other.name for each in questions)
+        if lists or self._write.on_conflict:
             (statement,) = await self._trees([self._write.sql.strip().rstrip(";")])
-        if matches_values:
-            entries = _entries(statement, _VALUES_ENTRY)
-            scans = sum(not scan.name for scan in self._scans)
-            if len(entries) == scans == 1 and not _entries(statement, _FUNCTION_ENTRY):
-                kinds = "{" + ",".join(map(str, entries[0]["coltypes"])) + "}"
-                rows = await self._backend.query(_NAMES_OF_TYPES, [kinds])
-                self._values = _Values(entries[0], [name or "" for (name,) in rows])
+        if lists and statement is not None:
+            self._listed = await listed(self._backend, statement, self._scans)
         asked = [each for each in questions if self._from(each) is not None]
         texts = [f"SELECT FROM {self._from(each)} WHERE {each.condition.text}" for each in asked]
         for question, tree in zip(asked, await self._trees(texts), strict=True):
@@ -204,14 +194,14 @@ class Narrowing:
         return statement
 
     def _from(self, question: _Question) -> str | None:
-        items = [_item(self._scans[question.scan])]
-        if question.other is not None and question.other.name:
-            items.append(_item(question.other))
-        elif question.other is not None:
-            if self._values is None:
-                return None
-            items.append(self._values.item(question.other.alias))
-        return ", ".join(items)
+        scan, other = self._scans[question.scan], question.other
+        alias = scan.parent if scan.parent in question.condition.names else scan.alias
+        item = _item(scan, alias)
+        if other is None:
+            return item
+        if other.name:
+            return f"{item}, {_item(other, other.alias)}"
+        return f"{item}, {self._listed[other.alias].item}" if other.alias in self._listed else None
 
     async def _trees(self, statements: Sequence[str]) -> list[Node | None]:
         if not statements:
@@ -229,11 +219,11 @@ class Narrowing:
         column, theirs = found
         if question.other.name:
             parts.matched.setdefault(question.other.alias, []).append((column.name, theirs))
-        elif self._values is not None:
-            values = self._values.column(theirs)
+        elif question.other.alias in self._listed:
+            values = self._listed[question.other.alias].column(theirs, reader.constant)
             if values is not None:
-                listed = constants_of(column, values)
-                parts.listed.append(pa.table({column.name: listed}))
+                known = constants_of(column, values)
+                parts.listed.append(pa.table({column.name: known}))
 
 
 class _Reader:
@@ -246,7 +236,7 @@ class _Reader:
         self._scope = Scope(tree, None, columns={1: columns_of(table.columns, "")})
         self._names = {column.attnum: column for column in table.columns}
         self._expressions = expressions
-        self.plain = PlainConditions(self._names, facts, self._constant)
+        self.plain = PlainConditions(self._names, facts, self.constant)
 
     def take_local(self, parts: _Parts) -> None:
         """A condition of the row alone."""
@@ -269,38 +259,9 @@ class _Reader:
             self._names[node["varattno"]].name for node in walk(self.quals) if node.tag == "VAR"
         }
 
-    def _constant(self, node: Node) -> Any:
+    def constant(self, node: Node) -> Any:
+        """The value of an expression; NOT_CONSTANT when it has none."""
         return _constant(self._expressions, node, self._scope).value
-
-
-class _Values:
-    """The statement's only VALUES list."""
-
-    def __init__(self, entry: Node, kinds: Sequence[str]) -> None:
-        self._entry = entry
-        self._kinds = kinds
-        self._rows: list[list[Any]] = []
-
-    def item(self, alias: str) -> str:
-        """A list with these columns, for FROM."""
-        nulls = ", ".join(f"NULL::{kind}" for kind in self._kinds)
-        names = ", ".join(f"column{n}" for n in range(1, len(self._kinds) + 1))
-        return f"(VALUES ({nulls})) AS {quote_pg(alias)} ({names})"
-
-    def read(self, expressions: Expressions, hidden: bool) -> None:
-        """Know the values; ``hidden``: a view may have another list, which is the scan's."""
-        if hidden:
-            return
-        scope = Scope(Node("QUERY", {}), None)
-        self._rows = [
-            [_constant(expressions, each, scope).value for each in row]
-            for row in self._entry["values_lists"]
-        ]
-
-    def column(self, number: int) -> list[Any] | None:
-        """The constants in a column; None when one of them is not constant."""
-        values = [row[number - 1] for row in self._rows]
-        return None if not values or any(each is NOT_CONSTANT for each in values) else values
 
 
 def _constant(expressions: Expressions, node: Node, scope: Scope) -> Expr:
@@ -328,13 +289,8 @@ def _is_too_early(tree: Node, facts: Facts) -> bool:
     return any(facts.functions[oid].signature == _TOO_EARLY for oid in called)
 
 
-def _entries(statement: Node | None, kind: int) -> list[Node]:
-    entries = (node for node in walk(statement) if node.tag == "RANGETBLENTRY")
-    return [entry for entry in entries if entry["rtekind"] == kind]
-
-
-def _item(scan: Scan) -> str:
-    return f"ONLY {quote_pg_qualified(scan.schema, scan.name)} AS {quote_pg(scan.alias)}"
+def _item(scan: Scan, alias: str) -> str:
+    return f"ONLY {quote_pg_qualified(scan.schema, scan.name)} AS {quote_pg(alias)}"
 
 
 def _query(text: str | None) -> Node | None:

@@ -17,8 +17,10 @@ another are the planner's; what it proves empty is in no scan.
       must meet it with the row     whose rows without a partner are nothing to the join's result
 
 Between such a join and the scan there are only joins and nodes that pass rows on: what counts, cuts
-or ranks rows might be changed by the absence of some.  A full outer join needs all rows, a left
-one those of its left side.  The Filter of a join is not used: it may ask for null-extended rows.
+or ranks rows might be changed by the absence of some.  Conditions above an Append name the parent
+of its scans; which parent that is, is known of the leaves that the statement changes.  A full outer
+join needs all rows, a left one those of its left side.  The Filter of a join is not used: it may
+ask for null-extended rows.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _JOINS = frozenset({"Nested Loop", "Hash Join", "Merge Join"})
 _PASSING = frozenset(
     {"Hash", "Sort", "Incremental Sort", "Materialize", "Memoize", "Gather", "Gather Merge"}
 )
+_APPENDS = frozenset({"Append", "Merge Append"})
 _OWN = ("Filter", "Index Cond", "Recheck Cond")
 _OF_JOIN = ("Hash Cond", "Merge Cond", "Join Filter")
 
@@ -62,15 +65,18 @@ class Condition:
 
 @dataclass(frozen=True)
 class Scan:
-    """A scan of a relation, or of a VALUES list, whose ``name`` is empty.
+    """A scan of a relation, or of a VALUES list or functions, whose ``name`` is empty.
 
-    ``conditions`` are empty when all rows may count.
+    ``conditions`` are empty when all rows may count; they may call a leaf by its ``parent`` instead
+    of its ``alias``.  ``functions`` are the calls of a function scan.
     """
 
     schema: str
     name: str
     alias: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Condition, ...] = ()
+    parent: str = ""
+    functions: str = ""
 
 
 def read_scans(plan: Any, own_parameters: bool = False) -> tuple[Scan, ...]:
@@ -78,7 +84,8 @@ def read_scans(plan: Any, own_parameters: bool = False) -> tuple[Scan, ...]:
 
     With ``own_parameters``, $1 may not be the client's, and conditions with it are left out.
     """
-    scans = tuple(scan for entry in plan for scan in _scans(entry["Plan"], ()))
+    reader = _Reader({})
+    scans = tuple(scan for entry in plan for scan in reader.scans(entry["Plan"], ()))
     return tuple(map(_without_parameters, scans)) if own_parameters else scans
 
 
@@ -86,23 +93,41 @@ def _without_parameters(scan: Scan) -> Scan:
     return replace(scan, conditions=tuple(c for c in scan.conditions if "$" not in c.text))
 
 
-def _scans(node: Mapping[str, Any], above: tuple[Condition, ...]) -> Iterator[Scan]:
-    kind = node["Node Type"]
-    if kind == "Values Scan":
-        yield Scan("", "", node["Alias"], ())
-    elif "Relation Name" in node and kind != "ModifyTable":
-        own = [each for name in _OWN for each in conjuncts(node.get(name, ""))]
-        conditions = (*own, *above) if kind in _SCANS else ()
-        yield Scan(node["Schema"], node["Relation Name"], node["Alias"], conditions)
-    here = tuple(each for name in _OF_JOIN for each in conjuncts(node.get(name, "")))
-    needs_partner = _NEEDS_PARTNER.get(node.get("Join Type", ""), (False, False))
-    sides = dict(zip(("Outer", "Inner"), needs_partner, strict=True))
-    for child in node.get("Plans", ()):
-        place = child.get("Parent Relationship", "")
-        conditions = above if place in sides and (kind in _JOINS or kind in _PASSING) else ()
-        if kind in _JOINS and sides.get(place, False):
-            conditions += here
-        yield from _scans(child, conditions)
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a plan; ``parents`` has the alias of the parent by that of a leaf."""
+
+    parents: dict[str, str]
+
+    def scans(self, node: Mapping[str, Any], above: tuple[Condition, ...]) -> Iterator[Scan]:
+        """The scans in and below a node; ``above`` holds for the rows that it passes on."""
+        kind = node["Node Type"]
+        for target in node.get("Target Tables", ()):
+            self.parents[target["Alias"]] = node.get("Alias", "")
+        if kind in ("Values Scan", "Function Scan"):
+            yield Scan("", "", node["Alias"], functions=node.get("Function Call", ""))
+        elif "Relation Name" in node and kind != "ModifyTable":
+            own = [each for name in _OWN for each in conjuncts(node.get(name, ""))]
+            conditions = (*own, *above) if kind in _SCANS else ()
+            parent = self.parents.get(node["Alias"], "")
+            yield Scan(node["Schema"], node["Relation Name"], node["Alias"], conditions, parent)
+        for child in node.get("Plans", ()):
+            yield from self.scans(child, _above(node, child, above))
+
+
+def _above(
+    node: Mapping[str, Any], child: Mapping[str, Any], above: tuple[Condition, ...]
+) -> tuple[Condition, ...]:
+    """What holds for the rows that a child passes on, as far as they count for anything."""
+    kind, place = node["Node Type"], child.get("Parent Relationship", "")
+    if kind in _APPENDS:
+        return above if place == "Member" else ()
+    if place not in ("Outer", "Inner") or kind not in _JOINS | _PASSING:
+        return ()
+    outer, inner = _NEEDS_PARTNER.get(node.get("Join Type", ""), (False, False))
+    if outer if place == "Outer" else inner:
+        above += tuple(each for name in _OF_JOIN for each in conjuncts(node.get(name, "")))
+    return above
 
 
 def conjuncts(text: str) -> Iterator[Condition]:
