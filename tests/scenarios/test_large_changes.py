@@ -94,6 +94,13 @@ INSERT INTO t (id, u) SELECT id + 1, u FROM t WHERE id < 4
     ON CONFLICT (id) DO UPDATE SET a = excluded.u RETURNING id, a;
 INSERT INTO t (id, a) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET a = excluded.a RETURNING a, u
     \\bind 20 bound \\g
+INSERT INTO t (id, a) SELECT $1::int + 1, $2 ON CONFLICT (id) DO UPDATE SET a = 'again'
+    RETURNING id, a \\bind 20 bound \\g
+BEGIN; INSERT INTO t (id, u) SELECT 22, min(u) FROM t WHERE id BETWEEN 23 AND 24
+    ON CONFLICT DO NOTHING; SAVEPOINT s; DELETE FROM t WHERE id = 23;
+INSERT INTO t (id, u) SELECT id + 1, 'u23' FROM t WHERE id IN (24, 7100) ON CONFLICT (u) DO NOTHING;
+INSERT INTO t (id, u) SELECT 25, 'u24' ON CONFLICT (id) DO UPDATE SET id = 7101, u = 'u23';
+ROLLBACK TO s; INSERT INTO t (id, u) SELECT 7102, 'u23' ON CONFLICT (id) DO NOTHING; ROLLBACK;
 CREATE TABLE k (a int, b text, s serial, v int, UNIQUE (b, a));
 INSERT INTO k (a, b) SELECT n % 100, 'b' || n / 100 FROM generate_series(0, 1999) n;
 INSERT INTO k (a, b, v) VALUES (1, 'b1', 1), (1, 'b99', 2), (NULL, 'b1', 3), (99, 'b19', 4)
