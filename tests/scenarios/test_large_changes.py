@@ -70,6 +70,8 @@ PREPARE p (int) AS SELECT $1; EXECUTE p (3);
 CREATE TABLE log (id int, a text);
 INSERT INTO log SELECT id, a FROM t WHERE id BETWEEN 2 AND 9 RETURNING id;
 INSERT INTO log SELECT max(id), 'max' FROM t; TABLE log ORDER BY id;
+INSERT INTO t (id) VALUES (9000) ON CONFLICT (id) DO UPDATE SET id = 9001
+    RETURNING id, (SELECT x.u FROM t x WHERE x.id = t.id - 3900);
 WITH gone AS (DELETE FROM t WHERE id = 11 RETURNING id, a) INSERT INTO log SELECT * FROM gone;
 WITH gone AS (DELETE FROM log WHERE id = 11 RETURNING a)
     UPDATE t SET a = gone.a || '!' FROM gone WHERE id = 13 RETURNING t.a;
@@ -137,6 +139,13 @@ UPDATE t SET a = q.n::text FROM (SELECT k, count(*) n FROM w GROUP BY k) q
     WHERE q.k = t.id AND t.id < 20 RETURNING id, a;
 UPDATE t SET a = q.x FROM (SELECT * FROM w ORDER BY k LIMIT 3) q WHERE q.k = t.id RETURNING id, a;
 UPDATE t SET a = t2.u FROM t t2 WHERE t2.id = t.id + 1 AND t.id < 5 RETURNING t.id, t.a;
+UPDATE t SET id = 8997 WHERE id = 31 RETURNING id, (SELECT w.x FROM w WHERE w.k = t.id);
+CREATE VIEW partnered AS SELECT * FROM t WHERE EXISTS (SELECT FROM w WHERE w.k = t.id)
+    WITH CHECK OPTION;
+UPDATE partnered SET id = 8994 WHERE id = 33 RETURNING id;
+UPDATE partnered SET id = 8995 WHERE id = 36 RETURNING id;
+INSERT INTO t (id) SELECT 8991 RETURNING (SELECT w.x FROM w WHERE w.k = t.id),
+    (SELECT max(x.id) FROM t x WHERE x.id < t.id);
 DELETE FROM w USING t WHERE w.k = t.id AND t.d = '2024-01-02' AND t.id > 2000 RETURNING w.k;
 DELETE FROM t USING (VALUES ('u33'), ('u34')) z (u) WHERE t.u = z.u RETURNING id;
 MERGE INTO t USING s ON t.id = s.k

@@ -90,3 +90,19 @@ def test_parameters_that_may_be_a_subquerys_are_left_out() -> None:
     plan = [{"Plan": _scan("a", Filter="((a.y = $1) AND (a.x = 2))")}]
     assert len(read_scans(plan)[0].conditions) == 2
     assert [each.text for each in read_scans(plan, True)[0].conditions] == ["(a.x = 2)"]
+
+
+def test_a_subquery_of_new_rows_is_not_one_of_those_that_were_scanned() -> None:
+    """Below the ModifyTable itself, as RETURNING is, a column of the target is the new row's."""
+    conditions = {"Filter": "((b.x = a.x) AND (b.y = 1))"}
+    plan = {
+        "Node Type": "ModifyTable",
+        "Operation": "Update",
+        "Plans": [
+            _scan("a", Plans=[_scan("b", "SubPlan", **conditions)]),
+            _scan("b", "SubPlan", **conditions),
+        ],
+    }
+    _, before, after = read_scans([{"Plan": plan}])
+    assert [each.text for each in before.conditions] == ["(b.x = a.x)", "(b.y = 1)"]
+    assert [each.text for each in after.conditions] == ["(b.y = 1)"]

@@ -266,7 +266,7 @@ class _Reader:
 
 def _constant(expressions: Expressions, node: Node, scope: Scope) -> Expr:
     """An expression, whose value is NOT_CONSTANT if it has none that is known here."""
-    if any(each.tag == "VAR" for each in walk(node)):
+    if any(each.tag == "VAR" for each in walk(node)) or _is_too_early(node, expressions.facts):
         return _NO_VALUE
     try:
         return expressions(node, scope)

@@ -25,7 +25,7 @@ ask for null-extended rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -112,7 +112,19 @@ class _Reader:
             parent = self.parents.get(node["Alias"], "")
             yield Scan(node["Schema"], node["Relation Name"], node["Alias"], conditions, parent)
         for child in node.get("Plans", ()):
-            yield from self.scans(child, _above(node, child, above))
+            below = self.scans(child, _above(node, child, above))
+            of_new_rows = kind == "ModifyTable" and child.get("Parent Relationship") == "SubPlan"
+            yield from _of_their_own(list(below)) if of_new_rows else below
+
+
+def _of_their_own(scans: Sequence[Scan]) -> Iterator[Scan]:
+    """Scans of a subquery without conditions on what is outside of it.
+
+    In RETURNING and WITH CHECK OPTION a column of the target is that of the new row.
+    """
+    known = {name for scan in scans for name in (scan.alias, scan.parent)}
+    for scan in scans:
+        yield replace(scan, conditions=tuple(c for c in scan.conditions if c.names <= known))
 
 
 def _above(

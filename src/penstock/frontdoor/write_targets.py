@@ -64,9 +64,13 @@ class Target:
         return f"{self.table.schema}.{self.table.name}"
 
     def new_rows(self, command: int) -> str:
-        """The query of the rows that a later command than this has put in: the table's columns."""
+        """The query of the rows that a later command than this has put in: the table's columns.
+
+        -1 stands for none.
+        """
         items = [_read_form(column) for column in self.table.columns]
-        return f"SELECT {', '.join(items)} FROM ONLY {self._quoted} WHERE {_COMMAND} > {command:d}"
+        query = f"SELECT {', '.join(items)} FROM ONLY {self._quoted}"
+        return f"{query} WHERE {_COMMAND} > {command:d}" if command >= 0 else query
 
     def old_rows(self, command: int) -> str:
         """The query of the ctids of the other rows."""
