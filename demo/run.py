@@ -25,8 +25,8 @@ from pathlib import Path
 from demo import flights
 from demo.screen import Screen
 from penstock.cli.progress import SubscriptionStatus, connect_to_node, read_status
-from penstock.cli.running import find_front_door
 from penstock.errors import PenstockError
+from penstock.running import find_front_door
 from tests.support.compare import difference
 from tests.support.interrupt import end_in_order_on_sigterm
 from tests.support.node import QUIET_AND_WARM, Node

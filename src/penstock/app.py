@@ -31,19 +31,25 @@ from penstock.control.external import check_external
 from penstock.control.guard import Guard, node_secret, register_secret
 from penstock.control.ledger import Ledger
 from penstock.control.migrate import migrate
+from penstock.control.retention import oldest_position
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
+from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.copy_source import CopySources
+from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.listener import FrontDoor
+from penstock.frontdoor.published import LakePublisher
 from penstock.frontdoor.query import SparkQueries
-from penstock.frontdoor.reconcile import Reconciler, sweep_dropped
+from penstock.frontdoor.reconcile import Reconciler
 from penstock.frontdoor.routing import StatementRouter
 from penstock.frontdoor.subscription import SubscriptionRouter
 from penstock.frontdoor.writing import LakeWriter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy_spark import warm as warm_copy
+from penstock.lake.dropped import remove_dropped
 from penstock.lake.query import warm as warm_query
-from penstock.lake.session import Spark
+from penstock.lake.session import Spark, scratch_folder
 from penstock.pgoutput.warm import warm
 from penstock.workers.context import WorkerContext
 from penstock.workers.external import watch
@@ -135,7 +141,8 @@ def _prepare(settings: Settings, address: ControlAddress) -> Guard:
     with connect(address, application_name="penstock start") as connection:
         migrate(connection)
         register_secret(connection, secret)
-        sweep_dropped(connection, settings.lake_path)
+        if oldest_position(connection) is None:  # else maintenance knows what is needed
+            remove_dropped(connection, settings.lake_path)
     return Guard(secret)
 
 
@@ -213,6 +220,7 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
             context.publisher_user,
             settings.wal_receiver_timeout,
         ),
+        PublicationExplainer(context.spark.session, settings.lake_path),
     )
     queries = SparkQueries(
         context.spark.session,
@@ -222,4 +230,6 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
     writer = LakeWriter(
         context.spark, guard, context.control, settings.lake_path, settings.statement_rows
     )
-    return FrontDoor(settings, context.control, router, queries, writer)
+    publisher = LakePublisher(context.control, context.spark, settings.lake_path)
+    copies = LakeCopies(CopySources(queries, scratch_folder(settings)), queries)
+    return FrontDoor(settings, context.control, router, queries, writer, copies, publisher)

@@ -75,7 +75,10 @@ def carry_out(name: str, publisher: RunSql, subscriber: RunSql, connection: str)
         if step.side == "test_sub" and step.reads:
             _wait_for_answer(step, run, command)
         else:
-            assert _answer(step, run(command)) == _wanted(step), f"{step.side}: {step.command}"
+            printed = run(command)
+            assert _answer(step, printed) == _wanted(step), (
+                f"{step.side}: {step.command}\n{printed}"
+            )
         if "SUBSCRIPTION" in command:
             # A reader who types does not overtake the initial copy; a program would.
             wait_until(lambda: "(0 rows)" in subscriber(_NOT_READY), DEADLINE, "table sync")

@@ -251,10 +251,17 @@ def oracle(
 
 
 def test_published_changes_are_those_that_postgresql_sends(oracle: PublishingOracle) -> None:
-    """Operation, relation, old and new row, unchanged columns, order: all the same."""
+    """Operation, relation, old and new row, unchanged columns, order, bytes: all the same."""
     sets = SETS[::4] if oracle.version == "16" else SETS  # 16 is between the two others
     wrong = [each for each in map(oracle.differences, sets) if each]
     assert not wrong, "\n\n".join(wrong)
+
+
+def test_relations_are_described_as_postgresql_does(oracle: PublishingOracle) -> None:
+    """A partition that is published as an ancestor is described, too, in PostgreSQL's way."""
+    for publications in (["filtered", "deleted"], ["listed"], ["bottom", "middle"], ["odd"]):
+        ours, theirs = oracle.descriptions(publications)
+        assert ours == theirs, publications
 
 
 def test_the_statements_reach_every_case(oracle: PublishingOracle) -> None:

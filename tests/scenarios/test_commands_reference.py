@@ -102,6 +102,12 @@ SELECT * FROM lake; TABLE lake; VALUES ((SELECT v FROM lake)); WITH x AS (TABLE 
 SELECT * FROM lake_view;
 """
 
+COPIED = """
+COPY lake TO STDOUT; COPY lake (id) TO STDOUT; COPY (TABLE lake) TO STDOUT (FORMAT csv);
+COPY (SELECT count(*) FROM lake_view) TO STDOUT; COPY BINARY lake TO STDOUT;
+COPY public . lake TO STDOUT; COPY lake TO STDIN WITH CSV HEADER;
+"""
+
 WRITING = """
 INSERT INTO lake VALUES (1); UPDATE lake SET v = 'x'; DELETE FROM lake; TRUNCATE lake;
 TRUNCATE ONLY (lake); UPDATE lake_view SET v = 'x'; DELETE FROM lake WHERE false;
@@ -148,10 +154,9 @@ INSERT INTO mine VALUES (1) ON CONFLICT (id) DO UPDATE SET v = (SELECT max(v) FR
 UPDATE mine SET v = lake.v FROM lake; DELETE FROM mine USING lake WHERE lake.id = mine.id;
 DELETE FROM mine WHERE EXISTS (SELECT FROM lake_view);
 WITH x AS (DELETE FROM mine RETURNING *) SELECT * FROM x, lake;
-WITH x AS (SELECT * FROM lake) INSERT INTO mine SELECT * FROM x; COPY lake TO STDOUT;
-COPY lake (id) TO STDOUT; COPY lake FROM '/x'; COPY (TABLE lake) TO STDOUT;
-COPY (SELECT count(*) FROM lake_view) TO STDOUT; COPY BINARY lake TO STDOUT;
-COPY public . lake TO STDOUT; COPY (DELETE FROM lake RETURNING *) TO STDOUT;
+WITH x AS (SELECT * FROM lake) INSERT INTO mine SELECT * FROM x; COPY lake FROM '/x';
+COPY lake TO '/x'; COPY lake TO PROGRAM 'x'; COPY (TABLE lake) TO '/x' CSV;
+COPY (DELETE FROM lake RETURNING *) TO STDOUT;
 EXPLAIN SELECT * FROM lake; EXPLAIN ANALYZE SELECT * FROM lake; EXPLAIN (ANALYZE) DELETE FROM lake;
 EXPLAIN ANALYZE CREATE TEMP TABLE x AS SELECT * FROM lake;
 EXPLAIN ANALYZE DECLARE c CURSOR FOR SELECT * FROM lake; EXPLAIN REFRESH MATERIALIZED VIEW x;
@@ -238,6 +243,12 @@ def test_commands_that_write_the_lake(client: Client, sql: str) -> None:
 def test_commands_that_run_on_the_lake(client: Client, sql: str) -> None:
     """Queries do, and only they."""
     assert client.outcome(sql) == "lake"
+
+
+@pytest.mark.parametrize("sql", each(COPIED))
+def test_copies_to_the_client(client: Client, sql: str) -> None:
+    """The lake sends the rows."""
+    assert client.outcome(sql) == "copy"
 
 
 @pytest.mark.parametrize("sql", each(REFUSED))
@@ -329,8 +340,10 @@ def test_failed_transactions_say_so(client: Client) -> None:
 
 def test_a_statement_that_breaks_off_is_an_error_of_the_statement(client: Client) -> None:
     """Whatever is missing at the end, the answer is an action or an error with a SQLSTATE."""
-    texts = (RELAYED, ON_LAKE, WRITING, REFUSED, NOT_PERMITTED)
+    texts = (RELAYED, ON_LAKE, COPIED, WRITING, REFUSED, NOT_PERMITTED)
     for sql in [sql for text in texts for sql in each(text)]:
         for token in significant(sql)[:-1]:
             outcome = client.outcome(sql[: token.end])
-            assert re.fullmatch("relay|lake|write|(?!XX)[0-9A-Z]{5}", outcome), sql[: token.end]
+            assert re.fullmatch("relay|lake|write|copy|(?!XX)[0-9A-Z]{5}", outcome), sql[
+                : token.end
+            ]

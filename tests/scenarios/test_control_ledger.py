@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -17,7 +16,7 @@ from penstock.control.ledger import Ledger
 from penstock.control.ledger_stream import LEDGER_NAME
 from penstock.control.migrate import migrate
 from penstock.errors import PenstockError
-from tests.support.control import Control, one, relid
+from tests.support.control import Control, following, one, relid
 from tests.support.waits import wait_until
 
 
@@ -32,29 +31,6 @@ def conn(control: Control) -> Iterator[ControlConnection]:
     with control.connect() as made:
         made.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
         yield made
-
-
-@contextmanager
-def following(control: Control) -> Iterator[None]:
-    """A ledger at work; it is stopped as a node stops it."""
-    stop = threading.Event()
-    errors: list[PenstockError] = []
-
-    def run() -> None:
-        try:
-            Ledger(control.address, feedback_interval=0.2).run(stop)
-        except PenstockError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(10)
-    assert not thread.is_alive()
-    assert errors == []
 
 
 def commit(control: Control, conn: ControlConnection, version: int) -> str:
@@ -89,7 +65,7 @@ def test_users_see_no_publication_of_ours(conn: ControlConnection) -> None:
 def test_commits_become_rows_in_order(control: Control, conn: ControlConnection) -> None:
     """Row for row what was committed, also before the ledger was started; nothing else."""
     first = commit(control, conn, 0)
-    with following(control):
+    with following(control.address):
         commit(control, conn, 1)
         with pytest.raises(ZeroDivisionError), begin_commit(conn, "x", control.lake) as aborted:
             table = aborted.lock([relid(conn, "public.t")])
@@ -109,7 +85,7 @@ def test_ddl_is_in_the_ledger_in_order_with_the_commits(
     control: Control, conn: ControlConnection
 ) -> None:
     """What a publication or a table was at a commit can be told from the WAL alone."""
-    with following(control):
+    with following(control.address):
         commit(control, conn, 0)
         conn.execute("CREATE PUBLICATION pub FOR TABLE public.t")
         commit(control, conn, 1)
@@ -122,13 +98,13 @@ def test_ddl_is_in_the_ledger_in_order_with_the_commits(
 
 def test_restart_neither_repeats_nor_misses(control: Control, conn: ControlConnection) -> None:
     """What the slot sends again is skipped, what was committed meanwhile is read."""
-    with following(control):
+    with following(control.address):
         commit(control, conn, 0)
         wait_for(conn, [0])
     commit(control, conn, 1)
-    with following(control):
+    with following(control.address):
         wait_for(conn, [0, 1])
-    with following(control):
+    with following(control.address):
         commit(control, conn, 2)
         wait_for(conn, [0, 1, 2])
 
@@ -137,7 +113,7 @@ def test_nothing_is_lost_when_the_server_is_killed(
     control: Control, conn: ControlConnection
 ) -> None:
     """After kill -9 of the server the slot is behind the table, and the table decides."""
-    with following(control):
+    with following(control.address):
         commit(control, conn, 0)
         commit(control, conn, 1)
         wait_for(conn, [0, 1])
@@ -147,7 +123,7 @@ def test_nothing_is_lost_when_the_server_is_killed(
     os.kill(control.server.pid, signal.SIGKILL)
     wait_until(lambda: control.server.poll() is not None, 10, "the server's death to be seen")
     control.server.start()
-    with control.connect() as again, following(control):
+    with control.connect() as again, following(control.address):
         commit(control, again, 3)
         wait_for(again, [0, 1, 2, 3])
 
@@ -175,7 +151,7 @@ def test_lost_server_is_an_error_that_says_so(control: Control, conn: ControlCon
 
 def test_idle_slot_lets_the_wal_go(control: Control, conn: ControlConnection) -> None:
     """Feedback follows the keepalives, so WAL without commits of ours is released too."""
-    with following(control):
+    with following(control.address):
         conn.execute("CREATE TABLE penstock.noise AS SELECT generate_series(1, 1000) AS a")
         end = one(conn, "SELECT pg_current_wal_lsn()::text")
         passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots"
@@ -186,13 +162,13 @@ def test_missing_slot_is_made_again_with_a_warning(
     control: Control, conn: ControlConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A dropped slot leaves a gap that is named; the ledger goes on from there."""
-    with following(control):
+    with following(control.address):
         commit(control, conn, 0)
         wait_for(conn, [0])
     drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
     wait_until(lambda: conn.execute(drop).rowcount == 1, 10, "the slot to be free")
     migrate(conn)
     assert "the ledger has no commits between" in caplog.text
-    with following(control):
+    with following(control.address):
         commit(control, conn, 1)
         wait_for(conn, [0, 1])

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about publications, read from the catalog of every supported server version."""
+"""Publications in the catalog of every supported server version, and as subscribers see them."""
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
-from penstock.control.connect import ControlConnection
+from penstock.control.address import ControlAddress
+from penstock.control.connect import ControlConnection, connect
 from penstock.control.publications import publication_facts
 from penstock.errors import PublicationError
 from tests.support.fix_servers import Database
@@ -67,3 +69,38 @@ def test_facts_are_those_of_the_catalog(publisher_db: Database) -> None:
     assert [(c.column.attnum, c.key, c.generated) for c in facts.relations[plain].columns] == [
         (2, False, ""), (3, True, ""), (4, False, "s")
     ]  # fmt: skip
+
+
+def test_all_tables_are_those_of_the_lake(any_control: ControlAddress) -> None:
+    """However a subscriber asks for them: the node's own are not among them, lists are as ever."""
+    with connect(any_control) as conn:
+        conn.execute(
+            "CREATE TABLE public.t (id int PRIMARY KEY, a int);"
+            "CREATE TABLE public.u (id int);"
+            "CREATE PUBLICATION every FOR ALL TABLES;"
+            "CREATE PUBLICATION one FOR TABLE public.t (id) WHERE (id > 1);"
+            "SET search_path = ''"
+        )
+        by_view = conn.execute(  # a subscriber of 15
+            "SELECT DISTINCT t.schemaname, t.tablename, t.attnames"
+            " FROM pg_catalog.pg_publication_tables t WHERE t.pubname IN ('every') ORDER BY 2"
+        ).fetchall()
+        assert by_view == [("public", "t", ["id", "a"]), ("public", "u", ["id"])]
+        by_function = conn.execute(  # of 16 and later
+            "SELECT DISTINCT n.nspname, c.relname, gpt.attrs::text FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " JOIN (SELECT (pg_get_publication_tables(VARIADIC array_agg(pubname::text))).*"
+            "       FROM pg_publication WHERE pubname IN ('every', 'one')) AS gpt"
+            " ON gpt.relid = c.oid"
+        ).fetchall()
+        assert sorted(by_function) == [
+            ("public", "t", "1"), ("public", "t", "1 2"), ("public", "u", "1")
+        ]  # fmt: skip
+        copied = conn.execute(  # table sync: the list and the filter
+            "SELECT gpt.attrs::text, pg_get_expr(gpt.qual, gpt.relid) FROM pg_publication p,"
+            " LATERAL pg_get_publication_tables(p.pubname) gpt"
+            " WHERE gpt.relid = 'public.t'::regclass AND p.pubname IN ('one')"
+        ).fetchall()
+        assert copied == [("1", "(id > 1)")]
+        with pytest.raises(psycopg.errors.UndefinedObject, match='"none" does not exist'):
+            conn.execute("SELECT * FROM pg_get_publication_tables('none')")

@@ -53,14 +53,14 @@ def there(node: Node) -> set[str]:
     return {path.name for path in Path(committed(node)[0]).iterdir() if path.is_file()}
 
 
-def set_state(node: Node, state: str) -> None:
-    """Give the table a state, in the control database itself: through the node it is refused."""
+def in_control(node: Node, statement: str, *parameters: object) -> None:
+    """Run a statement in the control database itself: through the node it may be refused."""
     lock = Path(node.home, "control", "data", "postmaster.pid").read_text().splitlines()
     password = (node.home / "pgpass").read_text().split()[0].rpartition(":")[2]
     with psycopg.connect(
         host=lock[4], port=lock[3], dbname=DATABASE, user=SUPERUSER, password=password
     ) as conn:
-        conn.execute("UPDATE pg_subscription_rel SET srsubstate = %s", [state])
+        conn.execute(statement.encode(), parameters)
 
 
 def keep_no_old_files(node: Node) -> None:
@@ -79,7 +79,7 @@ def test_files_do_not_pile_up(publisher_db: Database, new_node: NewNode) -> None
 
     What it replaced, and what crashed batches left, is removed when the retention is over, down to
     the files and deletion vectors that count, with indexes that no file needs; but nothing while
-    the table is copied.
+    the table is copied, nor what a slot's subscriber is still to be told of.
     """
     publisher_db.psql(
         "CREATE TABLE mt (id int PRIMARY KEY, v text); CREATE PUBLICATION mt FOR TABLE mt"
@@ -114,11 +114,22 @@ def test_files_do_not_pile_up(publisher_db: Database, new_node: NewNode) -> None
     wait_equal(publisher_db, "SELECT * FROM mt", node)
 
     node.psql("ALTER SUBSCRIPTION mt DISABLE")
-    set_state(node, "d")
+    set_state = "UPDATE pg_subscription_rel SET srsubstate = %s"
+    in_control(node, set_state, "d")
     copied = Path(committed(node)[0], "copy-of-a-range.parquet")
     copied.touch()
     before = node.text().count(NOT_VACUUMED)
     wait_until(lambda: node.text().count(NOT_VACUUMED) > before + 1, 60, "two passes")
     assert copied.exists()
-    set_state(node, "r")
+    in_control(node, set_state, "r")
     wait_until(lambda: not copied.exists(), 60, "the file without a commit to go")
+
+    in_control(node, "SELECT pg_create_logical_replication_slot('mt', 'pgoutput')")
+    held = there(node)
+    node.psql("UPDATE mt SET v = 'again'")
+    passes = "SELECT count(*) > 1 FROM penstock.commit WHERE purpose = 'retention'"
+    wait_until(lambda: node.psql(passes) == "t", 60, "two passes")
+    assert there(node) >= held
+    assert there(node) > needed(node)
+    in_control(node, "SELECT pg_drop_replication_slot('mt')")
+    wait_until(lambda: there(node) == needed(node), 60, "the old files to go")

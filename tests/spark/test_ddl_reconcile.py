@@ -19,9 +19,10 @@ from penstock.control.catalog import lake_table
 from penstock.control.commits import begin_commit
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
-from penstock.frontdoor.reconcile import Reconciler, remove_folder, sweep_dropped
+from penstock.frontdoor.reconcile import Reconciler
 from penstock.frontdoor.session_commit import full_xid
 from penstock.lake import tables
+from penstock.lake.dropped import remove_dropped, remove_folder
 from penstock.lake.files import write_file
 from penstock.lake.log import head_version, physical_names
 from penstock.lake.session import Spark
@@ -265,7 +266,7 @@ def test_a_start_removes_what_a_crash_left(lake: Callable[..., Lake]) -> None:
     folder = Path(it.table("t").location)
     it.conn.execute("DROP TABLE t")
     assert folder.exists()
-    sweep_dropped(it.conn, it.root)
+    remove_dropped(it.conn, it.root)
     assert not folder.exists()
     assert one(it.conn, "SELECT count(*) FROM penstock.dropped_table") == 0
     for outside in ("..", "../other", ".", "a/b"):

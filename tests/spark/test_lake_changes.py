@@ -3,79 +3,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.change import types
-from penstock.change.relation import Column, LakeColumn, LakeTable, Relation, ReplicaIdentity
+from penstock.change.relation import Column, LakeTable, Relation, ReplicaIdentity
 from penstock.change.schema import change_schema
 from penstock.errors import TableStateError
 from penstock.lake import tables
 from penstock.lake.changes import commit_changes
-from penstock.lake.files import write_file
-from penstock.lake.find import find_rows
-from penstock.lake.log import head_version, physical_names
+from penstock.lake.log import head_version
 from penstock.lake.query import filter_session
 from penstock.lake.scan import scan
 from penstock.publish.filter import RowFilter
 from penstock.publish.plan import Plan
 from penstock.publish.transform import CompiledPlan, published_changes
+from tests.support.delta_versions import Row, Writer, made
 
 LSN = 77
-Row = dict[str, Any]
 Change = tuple[str, Row | None, Row | None]
-
-
-def made(
-    spark: SparkSession,
-    folder: Path,
-    identity: ReplicaIdentity = "d",
-    key: tuple[str, ...] = ("id",),
-) -> LakeTable:
-    """An empty Delta table (version 0) with a name that needs column mapping."""
-    columns = (
-        LakeColumn(1, "id", types.INT4, -1, True),
-        LakeColumn(2, "a b", types.TEXT, -1, False),
-        LakeColumn(3, "n", types.NUMERIC, (9 << 16 | 2) + 4, False),
-    )
-    table = LakeTable(1, "public", "t", "r", identity, columns, key, str(folder / "t"), None, None)
-    tables.create(lambda: spark, table, "made")
-    return dataclasses.replace(table, version=0)
-
-
-class Writer:
-    """Writes versions as the lake's writers do."""
-
-    def __init__(self, table: LakeTable) -> None:
-        self.table = table
-
-    def at_head(self) -> LakeTable:
-        return dataclasses.replace(self.table, version=head_version(self.table.location))
-
-    def change(self, gone: list[Row], come: list[Row]) -> int:
-        """One version without rows that equal ``gone`` and with new rows; its number."""
-        table = self.at_head()
-        hits = find_rows(table, self.arrow(gone)) if gone else None
-        out: dict[str, Any] = {}
-        for number in range(len(hits.files) if hits else 0):
-            assert hits is not None
-            out[hits.files[number].add["path"]] = np.sort(hits.row[hits.file == number])
-        files = []
-        if come:
-            rows = self.arrow(come)
-            names = physical_names(table.location)
-            physical = rows.rename_columns([names[each] for each in rows.column_names])
-            files.append(write_file(physical, table.location))
-        return tables.change_rows(table, out, files, "changed")
-
-    def arrow(self, rows: list[Row]) -> pa.Table:
-        return pa.Table.from_pylist(rows, schema=tables.arrow_schema(self.table))
 
 
 def row(number: int, text: str | None = "x") -> Row:

@@ -23,7 +23,6 @@ from penstock.lake.files import NewFile, write_file
 from penstock.lake.find import find_rows
 from penstock.lake.key_index import FOLDER, INDEXING
 from penstock.lake.log import data_files, head_version, physical_names
-from penstock.lake.vacuum import vacuum
 from penstock.names import quote_spark
 from tests.support.no_spark import no_spark
 
@@ -266,7 +265,7 @@ def test_executors_make_indexes_that_spark_passes_over(
     orphan.touch()
     for path in (index, index.parent, orphan):
         os.utime(path, (0, 0))
-    vacuum(lambda: spark_worker, table)
+    spark_worker.sql(f"VACUUM {tables.delta_path(table.location)}")
     assert index.exists() and not orphan.exists()
     assert by_delta(spark_worker, table).count() == INDEXING.rows
     here = find_rows(table, asked, no_spark, spread_rows=0)

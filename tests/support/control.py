@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from penstock.config import Settings, load_settings
 from penstock.control.address import ControlAddress
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.guard import Guard, node_secret, register_secret
+from penstock.control.ledger import Ledger
 from penstock.control.migrate import migrate
 from penstock.control.server import EmbeddedServer
+from penstock.errors import PenstockError
 from tests.support.folders import open_folder
 
 
@@ -66,6 +69,29 @@ def open_control(template: Path) -> Iterator[Control]:
             yield Control(settings, server, server.start(), guard)
         finally:
             server.stop()
+
+
+@contextmanager
+def following(address: ControlAddress) -> Iterator[None]:
+    """A ledger at work; it is stopped as a node stops it."""
+    stop = threading.Event()
+    errors: list[PenstockError] = []
+
+    def run() -> None:
+        try:
+            Ledger(address, feedback_interval=0.2).run(stop)
+        except PenstockError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert errors == []
 
 
 def one(conn: ControlConnection, query: str, *parameters: object) -> Any:

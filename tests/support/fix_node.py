@@ -2,6 +2,7 @@
 """Fixtures with real nodes.
 
 node         the session's node, shared: give every table and subscription a name of its own
+other_node   a second one for the session, to subscribe to the first
 new_node     make nodes of one's own, to kill or to start with a failpoint
 fault_node   the session's node for faults, with short timeouts: a test starts it if it does not
              run, may kill it, and leaves it as it is
@@ -24,6 +25,17 @@ NewNode = Callable[..., Node]
 def node() -> Iterator[Node]:
     """The shared node, started when first asked for."""
     with open_folder("pst-node-") as folder:
+        shared = Node(folder / "home")
+        try:
+            yield shared.start()
+        finally:
+            shared.close()
+
+
+@pytest.fixture(scope="session")
+def other_node() -> Iterator[Node]:
+    """Another shared node, started when first asked for."""
+    with open_folder("pst-other-") as folder:
         shared = Node(folder / "home")
         try:
             yield shared.start()

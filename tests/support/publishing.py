@@ -8,9 +8,10 @@ without filters and lists.  Only the latter go through our code.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,22 @@ from penstock.control.functions import read_functions
 from penstock.control.publications import publication_facts
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.pgoutput.decode import Decoder
+from penstock.pgoutput.describe import Messages, relation_message
+from penstock.pgoutput.encode import encode_changes
 from penstock.publish.plan import ROW_ACTIONS, Plan, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
 from penstock.sql.translate.facts import needs
 from tests.support.fix_servers import Database
+from tests.support.pgoutput_bytes import truncate
 from tests.support.reference_decoder import Reference
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One change as it is sent, without its place in the transaction."""
+    """One change as it is sent, without its place in the transaction; the message's bytes.
+
+    A TRUNCATE of several relations is one of each.
+    """
 
     relation: Relation
     op: str
@@ -45,6 +52,11 @@ class Sent:
     old: dict[str, Any] | None
     new: dict[str, Any] | None
     unchanged: frozenset[str]
+    message: bytes
+
+
+Row = tuple[Relation, tuple[Any, ...], bytes]
+"""A relation, a change of it, and its message."""
 
 
 @dataclass
@@ -53,19 +65,25 @@ class _Together:
 
     compiled: CompiledPlan
     tables: list[pa.Table] = field(default_factory=list)
-    relations: dict[tuple[int, int], Relation] = field(default_factory=dict)
+    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
 
-    def add(self, table: pa.Table, relation: Relation) -> None:
+    def add(self, table: pa.Table, plan: Plan) -> None:
         self.tables.append(table)
         places = zip(table["commit_lsn"].to_pylist(), table["seq"].to_pylist(), strict=True)
-        self.relations |= dict.fromkeys(places, relation)
+        self.plans |= dict.fromkeys(places, plan)
 
-    def published(self, changes: DataFrame) -> Iterator[tuple[Relation, tuple[Any, ...]]]:
+    def published(self, changes: DataFrame) -> Iterator[tuple[Plan, Row]]:
         with postgres_errors():
             made = published_changes(changes, self.compiled).toArrow()
         assert made.schema.names == change_schema(self.compiled.plan.relation).names
-        for row in made.to_pylist():
-            yield self.relations[row["commit_lsn"], row["seq"]], tuple(row.values())
+        rows = made.to_pylist()
+        plans = [self.plans[row["commit_lsn"], row["seq"]] for row in rows]
+        for relid in {plan.relid for plan in plans}:
+            places = [number for number, plan in enumerate(plans) if plan.relid == relid]
+            plan = plans[places[0]]
+            encoded = split(encode_changes(made.take(places), plan.relation))
+            for place, message in zip(places, encoded, strict=True):
+                yield plan, (plan.relation, tuple(rows[place].values()), message)
 
 
 class PublishingOracle:
@@ -128,8 +146,14 @@ class PublishingOracle:
 
     def expected(self, publications: Sequence[str]) -> list[Sent]:
         """What PostgreSQL sends, in order."""
-        decoded = Reference().feed(self.messages(publications))
-        return _in_order((relation, row) for relation, of in decoded.rows.items() for row in of)
+        messages = self.messages(publications)
+        decoded = Reference().feed(messages)
+        rows = sorted(
+            ((relation, row) for relation, of in decoded.rows.items() for row in of),
+            key=lambda each: each[1][1:3],
+        )
+        sent = chain.from_iterable(map(_one_by_one, messages))
+        return _in_order((*row, message) for row, message in zip(rows, sent, strict=True))
 
     def plans(self, publications: Sequence[str]) -> dict[int, Plan]:
         """Our plans for all relations that were changed."""
@@ -143,6 +167,18 @@ class PublishingOracle:
 
         Relations whose changes are of one schema and go the same way go it together.
         """
+        return _in_order(row for _, row in self._published(publications, files=files))
+
+    def descriptions(self, publications: Sequence[str]) -> tuple[set[bytes], set[bytes]]:
+        """The Relation messages that we would send, and those that PostgreSQL sends."""
+        plans = [plan for plan, _ in self._published(publications)]
+        ours = {each for plan in plans for each in (plan.relation, plan.own) if each is not None}
+        theirs = {each for each in self.messages(publications) if each[:1] == b"R"}
+        return set(map(relation_message, ours)), theirs
+
+    def _published(
+        self, publications: Sequence[str], *, files: bool = False
+    ) -> Iterator[tuple[Plan, Row]]:
         plans = self.plans(publications)
         together: dict[Any, _Together] = {}
         for relation, table in self._raw:
@@ -154,11 +190,9 @@ class PublishingOracle:
             filters = tuple((action, compiled.filters.get(action)) for action in ROW_ACTIONS)
             root = relation.oid if relation in self._roots else 0  # places of its own reading
             key = (table.schema, filters, plan.truncate, _names(plan.relation), root)
-            together.setdefault(key, _Together(compiled)).add(table, plan.relation)
-        return _in_order(chain.from_iterable(
-            each.published(self._frame(pa.concat_tables(each.tables), files))
-            for each in together.values()
-        ))  # fmt: skip
+            together.setdefault(key, _Together(compiled)).add(table, plan)
+        for each in together.values():
+            yield from each.published(self._frame(pa.concat_tables(each.tables), files))
 
     def _frame(self, table: pa.Table, files: bool) -> DataFrame:
         if files:
@@ -191,10 +225,26 @@ def _names(relation: Relation) -> tuple[str, ...]:
     return tuple(each.name for each in relation.columns)
 
 
-def _in_order(rows: Iterable[tuple[Relation, tuple[Any, ...]]]) -> list[Sent]:
+def split(pieces: Iterable[Messages]) -> list[bytes]:
+    """Messages one by one."""
+    return [
+        piece.content[first:last].tobytes()
+        for piece in pieces
+        for first, last in pairwise(piece.offsets.tolist())
+    ]
+
+
+def _one_by_one(message: bytes) -> list[bytes]:
+    """A change's message; of a TRUNCATE, one for each relation; of others, nothing."""
+    if message[:1] == b"T":
+        return [truncate(oid) for oid in struct.unpack(f">{len(message) // 4 - 1}I", message[6:])]
+    return [message] if message[:1] in (b"I", b"U", b"D") else []
+
+
+def _in_order(rows: Iterable[Row]) -> list[Sent]:
     """By commit and place in it; a partitioned table's TRUNCATE is before its partitions'."""
     ordered = sorted(rows, key=lambda each: (each[1][1], each[1][2]))
     return [
-        Sent(relation, op, lsn, old, new, frozenset(unchanged or ()))
-        for relation, (op, lsn, _, old, new, unchanged) in ordered
+        Sent(relation, op, lsn, old, new, frozenset(unchanged or ()), message)
+        for relation, (op, lsn, _, old, new, unchanged), message in ordered
     ]

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import Action, Hook, Relay, Row, RunOnLake, WriteLake
+from penstock.frontdoor.actions import Action, CopyLake, Hook, Relay, Row, RunOnLake, WriteLake
+from penstock.frontdoor.explained import PublicationExplainer
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.routing import Ended, Reconciler, StatementRouter, SubscriptionCommands
 from penstock.sql.commands import Command
 from penstock.wire.responses import ServerError
+from tests.support.no_spark import no_spark
 
 _STATUS: dict[int, Literal["I", "T", "E"]] = {
     TransactionStatus.IDLE: "I",
@@ -85,7 +88,10 @@ class Client:
         names = KnownNames()
         names.load(conn)
         self.router = StatementRouter(
-            names, reconciler or NoLake(), subscriptions or NoSubscriptions()
+            names,
+            reconciler or NoLake(),
+            subscriptions or NoSubscriptions(),
+            PublicationExplainer(no_spark, Path("/nowhere")),
         )
 
     def route(self, sql: str, parameter_oids: Sequence[int] = ()) -> Action:
@@ -94,13 +100,15 @@ class Client:
         return asyncio.run(self.router.route(self.backend, sql, parameter_oids))
 
     def outcome(self, sql: str, parameter_oids: Sequence[int] = ()) -> str:
-        """``relay``, ``lake``, ``write``, or the SQLSTATE of the refusal."""
+        """``relay``, ``lake``, ``write``, ``copy``, or the SQLSTATE of the refusal."""
         try:
             action = self.route(sql, parameter_oids)
         except PenstockError as error:
             return error.sqlstate
         if isinstance(action, WriteLake):
             return "write"
+        if isinstance(action, CopyLake):
+            return "copy"
         return "lake" if isinstance(action, RunOnLake) else "relay"
 
     def run(self, sql: str) -> list[Row]:

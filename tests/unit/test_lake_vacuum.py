@@ -17,9 +17,18 @@ from deltalake import DeltaTable
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.lake import tables
+from penstock.lake.difference import difference
 from penstock.lake.files import write_file
 from penstock.lake.log import actions_of, commit, data_files, latest_action
-from penstock.lake.vacuum import FILES_KEPT, LOG_KEPT, clean_log, expired_files, retention
+from penstock.lake.vacuum import (
+    FILES_KEPT,
+    LOG_KEPT,
+    clean_log,
+    expired_files,
+    needed_files,
+    remove_files,
+    retention,
+)
 from tests.support.no_spark import no_spark
 
 DAY = 86400
@@ -59,6 +68,14 @@ def removed_days_ago(table: LakeTable, days: float) -> LakeTable:
     return at(table, tables.commit_actions(table, actions, "TRUNCATE", "m"))
 
 
+def set_retention(table: LakeTable, text: str) -> None:
+    """Version 1 has this retention of files; Delta's default when it is empty."""
+    metadata = json.loads(json.dumps(latest_action(table.location, 0, "metaData")))
+    if text:
+        metadata["configuration"][FILES_KEPT[0]] = text
+    commit(table.location, 1, [{"metaData": metadata}], "SET TBLPROPERTIES", "m")
+
+
 def test_what_expires(table: LakeTable) -> None:
     """By age since removal; files without a commit by age; what counts never."""
     table = append(table)
@@ -74,10 +91,10 @@ def test_what_expires(table: LakeTable) -> None:
     table = at(table, tables.change_rows(table, {masked: np.array([2], np.uint64)}, [], "m"))
     orphan = write_file(pa.table({"id": [1]}), table.location).path
     age(table, 30)
-    assert set(expired_files(table)) == {old, orphan}
+    assert set(expired_files(table, set())) == {old, orphan}
     assert Path(table.location, recent).exists() and first_vector
     Path(table.location, orphan).touch()
-    assert expired_files(table) == [old]
+    assert expired_files(table, set()) == [old]
     # A checkpoint must keep the memory of what was removed lately.
     while table.version is None or table.version < tables.CHECKPOINT_EVERY:
         table = append(table)
@@ -85,9 +102,29 @@ def test_what_expires(table: LakeTable) -> None:
     for entry in Path(table.location, "_delta_log").glob("*.json"):
         if int(entry.stem) < tables.CHECKPOINT_EVERY:
             entry.unlink()
-    found = set(expired_files(table))
+    found = set(expired_files(table, set()))
     assert found == {old, orphan}, (recent, first_vector)
     assert counts not in found
+
+
+def test_what_a_slot_needs_stays(table: LakeTable) -> None:
+    """However old: each version from the one on can be told from the one before it."""
+    set_retention(table, "interval 0 hours")
+    table = append(at(table, 1))
+    [old] = data_files(table.location, 2)
+    table = at(table, tables.change_rows(table, {old: np.array([1], np.uint64)}, [], "m"))
+    table = at(table, tables.change_rows(table, {old: np.array([2], np.uint64)}, [], "m"))
+    table = append(removed_days_ago(table, 0))
+    age(table, 40)
+    assert table.version == 6
+    for first, count in ((2, 0), (3, 0), (4, 1), (5, 3), (6, 3)):
+        expired = expired_files(table, needed_files(table.location, first, table.version))
+        assert len(expired) == count
+    remove_files(table, expired_files(table, needed_files(table.location, 3, table.version)))
+    assert len(difference(table.location, 4).gone) == 1
+    assert difference(table.location, 5).truncated
+    remove_files(table, expired_files(table, needed_files(table.location, 5, table.version)))
+    assert not Path(table.location, old).exists()
 
 
 @pytest.mark.parametrize(
@@ -102,10 +139,7 @@ def test_what_expires(table: LakeTable) -> None:
 )
 def test_the_property_of_a_table(table: LakeTable, text: str, seconds: float) -> None:
     """Delta's intervals, and its default."""
-    metadata = json.loads(json.dumps(latest_action(table.location, 0, "metaData")))
-    if text:
-        metadata["configuration"][FILES_KEPT[0]] = text
-    commit(table.location, 1, [{"metaData": metadata}], "SET TBLPROPERTIES", "m")
+    set_retention(table, text)
     assert retention(at(table, 1), FILES_KEPT) == seconds
     assert retention(at(table, 1), LOG_KEPT) == 30 * DAY
 
@@ -113,15 +147,16 @@ def test_the_property_of_a_table(table: LakeTable, text: str, seconds: float) ->
 def test_old_log_entries_go(table: LakeTable) -> None:
     """All that the version needs stays, whatever its age; without a checkpoint nothing goes."""
     table = append(table)
-    assert not clean_log(table)
+    assert not clean_log(table, table.version or 0)
     age(table, 40)
-    clean_log(table)
+    clean_log(table, table.version or 0)
     assert list(actions_of(table.location, 0))
     while table.version is None or table.version < 2 * tables.CHECKPOINT_EVERY + 2:
         table = append(table)
     before = set(data_files(table.location, table.version))
     age(table, 40)
-    assert clean_log(table)
+    assert not clean_log(table, table.version - 1)
+    assert clean_log(table, table.version)
     left = sorted(int(p.stem) for p in Path(table.location, "_delta_log").glob("*.json"))
     assert left == list(range(2 * tables.CHECKPOINT_EVERY, table.version + 1))
     assert set(data_files(table.location, table.version)) == before

@@ -21,6 +21,7 @@ ERA = np.frombuffer(b" BC", np.uint8)
 
 _ZERO, _BACKSLASH, _X = (ord(c) for c in "0\\x")
 _MIN_INT64 = -(2**63)
+_PAIRS = np.frombuffer(b"".join(b"%02d" % value for value in range(100)), np.uint8)
 
 
 @compiled
@@ -50,6 +51,14 @@ def number(out: Bytes, to: int, value: int, width: int) -> int:
         out[to + digits - 1 - k] = _ZERO + value % 10
         value //= 10
     return to + digits
+
+
+@compiled
+def pair(out: Bytes, to: int, value: int) -> int:
+    """Write a number below 100 with two digits."""
+    out[to] = _PAIRS[2 * value]
+    out[to + 1] = _PAIRS[2 * value + 1]
+    return to + 2
 
 
 @compiled
@@ -107,28 +116,33 @@ def date(out: Bytes, to: int, days: int) -> tuple[int, bool]:
     before_christ = year <= 0
     to = number(out, to, 1 - year if before_christ else year, 4)
     out[to] = MINUS
-    to = number(out, to + 1, month, 2)
+    to = pair(out, to + 1, month)
     out[to] = MINUS
-    return number(out, to + 1, day, 2), before_christ
+    return pair(out, to + 1, day), before_christ
 
 
 @compiled
 def clock(out: Bytes, to: int, micros: int) -> int:
     """Write HH:MM:SS[.ffffff], without zeros at the end of the fraction."""
-    to = number(out, to, micros // HOUR_US, 2)
+    seconds = micros // SECOND_US
+    fraction = micros - seconds * SECOND_US
+    minutes = seconds // 60
+    hours = minutes // 60
+    to = number(out, to, hours, 2)
     out[to] = COLON
-    to = number(out, to + 1, micros // MINUTE_US % 60, 2)
+    to = pair(out, to + 1, minutes - hours * 60)
     out[to] = COLON
-    to = number(out, to + 1, micros // SECOND_US % 60, 2)
-    fraction = micros % SECOND_US
+    to = pair(out, to + 1, seconds - minutes * 60)
     if fraction == 0:
         return to
-    digits = 6
-    while fraction % 10 == 0:
-        fraction //= 10
-        digits -= 1
     out[to] = POINT
-    return number(out, to + 1, fraction, digits)
+    hundreds = fraction // 100
+    to = pair(out, to + 1, hundreds // 100)
+    to = pair(out, to, hundreds % 100)
+    to = pair(out, to, fraction - hundreds * 100)
+    while out[to - 1] == _ZERO:
+        to -= 1
+    return to
 
 
 @compiled
@@ -136,11 +150,11 @@ def zone(out: Bytes, to: int, east: int) -> int:
     """Write +HH[:MM[:SS]] of seconds east of UTC."""
     out[to] = MINUS if east < 0 else PLUS
     seconds = abs(east)
-    to = number(out, to + 1, seconds // 3600, 2)
+    to = pair(out, to + 1, seconds // 3600)
     if seconds % 3600 != 0:
         out[to] = COLON
-        to = number(out, to + 1, seconds // 60 % 60, 2)
+        to = pair(out, to + 1, seconds // 60 % 60)
     if seconds % 60 != 0:
         out[to] = COLON
-        to = number(out, to + 1, seconds % 60, 2)
+        to = pair(out, to + 1, seconds % 60)
     return to

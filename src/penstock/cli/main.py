@@ -19,10 +19,10 @@ from penstock.cli import sql as sql_command
 from penstock.cli import start as start_command
 from penstock.cli import status as status_command
 from penstock.cli import stop as stop_command
-from penstock.cli.running import NotRunningError
 from penstock.config import default_home, load_settings
 from penstock.errors import PenstockError
 from penstock.logs import mask_passwords
+from penstock.running import NotRunningError
 
 NOT_RUNNING = 3
 

@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.cli.running import FrontDoor, NotRunningError
 from penstock.logs import mask_passwords
+from penstock.running import FrontDoor, NotRunningError
 
 STATES = {"i": "waiting", "d": "copying", "f": "copied", "s": "catching up", "r": "ready"}
 """srsubstate in words; the letters are PostgreSQL's."""

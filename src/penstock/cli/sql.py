@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.running import find_front_door
 from penstock.errors import ConfigurationError
+from penstock.running import find_front_door
 
 _WOULD_WIN = ("PGHOSTADDR", "PGPASSWORD", "PGSERVICE")
 """Settings of the caller's that would lead libpq elsewhere than the node."""

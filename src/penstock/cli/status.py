@@ -12,7 +12,7 @@ from rich.live import Live
 
 from penstock.cli.progress import connect_to_node, read_status
 from penstock.cli.report import drawn, plain_lines
-from penstock.cli.running import FrontDoor, find_front_door
+from penstock.running import FrontDoor, find_front_door
 
 PACE = 0.5  # seconds between two looks with --watch; the workers report once a second
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
-from penstock.cli.running import find_node
 from penstock.errors import WrongStateError
 from penstock.home import find_holder
+from penstock.running import find_node
 
 PATIENCE = 15.0  # seconds in which a node has to drain and end
 

@@ -30,7 +30,7 @@ import psycopg
 from penstock.change.relation import Column, Relation
 from penstock.errors import FeatureNotSupportedError, PublicationError, RelationMismatchError
 from penstock.names import quote_pg_qualified
-from penstock.sync.copy_plan import Size
+from penstock.sync.copy_plan import MIN_RANGE_BYTES, Size
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,13 @@ def _row_filter(connection: Connection, publications: Sequence[str], oid: int) -
 def _kept(connection: Connection, pieces: Sequence[Piece], condition: str) -> float:
     """The part of the rows that a filter keeps, as the planner sees it for the largest piece.
 
-    Its lock on that is given back.
+    Its lock on that is given back.  Of a small piece it would change nothing, so the planner is not
+    asked; a table of a lake is one: its relation is empty, and it has no plan to explain.
     """
-    source = max(pieces, key=lambda piece: piece.size.size).source
+    largest = max(pieces, key=lambda piece: piece.size.size)
+    if largest.size.size < MIN_RANGE_BYTES:
+        return 1.0
+    source = largest.source
     with connection.transaction(force_rollback=True):
         kept, rows = (
             _planned_rows(connection, f"SELECT FROM {source}{where}")

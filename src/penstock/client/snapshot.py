@@ -41,13 +41,9 @@ from penstock.lake.copy_range import CopyStoppedError
 from penstock.lsn import parse_lsn
 from penstock.names import quote_pg, quote_pg_literal
 
-_TIMEOUTS = (
-    "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN"
-    " ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout',"
-    " 'lock_timeout')"
-)
-"""Settings of the role or the database that would end a long copy; 17 added the third."""
-
+_TIMEOUTS = ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout")
+_TIMEOUTS_SINCE_17 = ("transaction_timeout",)
+"""Settings of the role or the database that would end a long copy."""
 
 LOOK_AGAIN = 0.2
 """Seconds between two looks at whether to stop, while the publisher makes us wait."""
@@ -99,7 +95,7 @@ def export_snapshot(
         )
         try:
             with answers_within(walsender.socket, ANSWER_TIMEOUT):
-                run(walsender, _TIMEOUTS)
+                run(walsender, _no_timeouts(walsender.server_version))
             prepared()
             slot = quote_pg(f"penstock_copy_{uuid.uuid4().hex}")
             point, exported = _create_slot(
@@ -112,6 +108,12 @@ def export_snapshot(
             walsender.finish()
         reach(Failpoint.COPY_SNAPSHOT_EXPORTED)
         yield Snapshot(parse_lsn(point), name, keeper)
+
+
+def _no_timeouts(server_version: int) -> str:
+    names = _TIMEOUTS + (_TIMEOUTS_SINCE_17 if server_version >= 170000 else ())
+    calls = (f"pg_catalog.set_config('{name}', '0', false)" for name in names)
+    return f"SELECT {', '.join(calls)}"
 
 
 @contextmanager
@@ -154,7 +156,7 @@ def _create_slot(
 
 def _take_over(keeper: psycopg.Connection[Any], exported: str) -> str:
     try:
-        keeper.execute(_TIMEOUTS.encode())
+        keeper.execute(_no_timeouts(keeper.info.server_version).encode())
         keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         keeper.execute(f"SET TRANSACTION SNAPSHOT {quote_pg_literal(exported)}".encode())
         row = keeper.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()

@@ -4,6 +4,9 @@
 Names are never looked up in a schema that a client could write to: the search path holds
 pg_catalog only, so every other name in a statement is qualified.  Limits that were set for
 clients (a role's or a database's statement_timeout) do not end the node's own work.
+
+Its commits are flushed, but wait for no synchronous standby (synchronous_standby_names): the ledger
+is among what a standby's changes are made from, and PostgreSQL's apply workers do not wait either.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ _SESSION_SETTINGS = {
     "datestyle": "ISO",
     "default_transaction_isolation": "read\\ committed",
     "default_transaction_read_only": "off",
+    "synchronous_commit": "local",
 }
 
 

@@ -6,15 +6,22 @@ Out:  rows of ``penstock.commit``; then feedback, which lets the WAL go.
 
 Each transaction with a message of prefix ``penstock`` becomes one row exactly once: the position
 is the highest ``lsn`` of the table itself, so row and position are one insert, and what the slot
-sends again after a restart is skipped.
+sends again after a restart is skipped.  What the transaction changed of publications and tables is
+stored with it, in ``penstock.definition`` (definitions.py).
 
 The slot is made by ``migrate``, before anything can commit, so the ledger starts at the beginning.
+
+Its own commits wait for no synchronous standby: a subscriber may be one, and what it is to confirm
+is published only once the ledger has it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -28,10 +35,13 @@ from penstock.control.ledger_stream import (
     LedgerEntry,
     LedgerStream,
 )
-from penstock.errors import ConnectionLostError
+from penstock.errors import ConnectionLostError, ObjectInUseError
 from penstock.lsn import format_lsn, parse_lsn
 
 _log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.005
+"""The ledger reads the same WAL at the same time as whoever waits for it."""
 
 
 def prepare_ledger(conn: ControlConnection) -> None:
@@ -44,13 +54,16 @@ def prepare_ledger(conn: ControlConnection) -> None:
     elif not _exists(conn, "SELECT FROM pg_publication WHERE pubname = %s"):
         conn.execute(f"CREATE PUBLICATION {LEDGER_NAME}")
     if not _exists(conn, "SELECT FROM pg_replication_slots WHERE slot_name = %s"):
+        made = conn.execute(
+            "SELECT lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [LEDGER_NAME]
+        ).fetchone()
         if last_entry(conn):
             _log.warning(
                 'replication slot "%s" was missing: the ledger has no commits between %s and now',
                 LEDGER_NAME,
                 format_lsn(last_entry(conn)),
             )
-        conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [LEDGER_NAME])
+            conn.execute("SELECT penstock.begin_definitions(%s::pg_lsn)", made)
 
 
 def _exists(conn: ControlConnection, query: str) -> bool:
@@ -62,6 +75,61 @@ def last_entry(conn: ControlConnection) -> int:
     row = conn.execute("SELECT coalesce(max(lsn), '0/0')::text FROM penstock.commit").fetchone()
     assert row is not None
     return parse_lsn(row[0])
+
+
+def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float) -> None:
+    """Return when the ledger has all commits up to ``lsn``.
+
+    That is at once after the commit at ``lsn`` itself; up to an LSN between commits, or behind the
+    last one, it comes with its next feedback (FEEDBACK_INTERVAL_S).
+    ObjectInUseError (55006) after ``patience`` seconds; it may be tried again.
+    """
+    deadline = time.monotonic() + patience
+    while last_entry(conn) < lsn and (come_to := _confirmed(conn)) < lsn:
+        if time.monotonic() > deadline:
+            raise ObjectInUseError(
+                "the ledger is behind the commit that is asked for",
+                detail=f"It has come to {format_lsn(come_to)}, and is to come to"
+                f" {format_lsn(lsn)}.",
+                hint="The node's log says whether the ledger has stopped, and why.",
+            )
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _confirmed(conn: ControlConnection) -> int:
+    row = conn.execute(
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s",
+        [LEDGER_NAME],
+    ).fetchone()
+    return parse_lsn(row[0]) if row and row[0] else 0
+
+
+def commits_between(
+    conn: ControlConnection, first: int, last: int
+) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Commits above ``first``, up to ``last``, in order: LSN, and the tables of their records."""
+    rows = conn.execute(
+        "SELECT lsn::text, tables FROM penstock.commit"
+        " WHERE lsn > %s::pg_lsn AND lsn <= %s::pg_lsn AND tables <> '[]' ORDER BY lsn",
+        [format_lsn(first), format_lsn(last)],
+    ).fetchall()
+    return [(parse_lsn(lsn), tables) for lsn, tables in rows]
+
+
+def versions_at(conn: ControlConnection, locations: Sequence[str], lsn: int) -> dict[str, int]:
+    """The Delta versions that tables had after the commit at ``lsn``, by the names of folders.
+
+    Those that had no rows yet are absent.
+    """
+    rows = conn.execute(
+        "SELECT DISTINCT ON (t.moved->>'location')"
+        " t.moved->>'location', (t.moved->>'version')::bigint"
+        " FROM penstock.commit c, jsonb_array_elements(c.tables) t (moved)"
+        " WHERE c.lsn <= %s::pg_lsn AND t.moved->>'location' = ANY (%s::text[])"
+        " ORDER BY 1, c.lsn DESC",
+        [format_lsn(lsn), list(locations)],
+    ).fetchall()
+    return dict(rows)
 
 
 class Ledger:
@@ -79,6 +147,7 @@ class Ledger:
         ConnectionLostError when the server goes away; calling it again continues.
         """
         with connect(self._address, application_name="penstock ledger") as conn:
+            conn.execute("SET synchronous_commit = local")
             with LedgerStream(self._address, self._feedback_interval) as stream:
                 try:
                     self._follow(conn, stream, stop)
@@ -97,18 +166,28 @@ class Ledger:
 
 
 def store(conn: ControlConnection, entry: LedgerEntry) -> None:
-    """Insert one entry; durable on return."""
+    """Insert one entry with its definitions, in one transaction; durable on return."""
+    definitions = [
+        {"kind": kind, "objid": objid, "facts": facts}
+        for (kind, objid), facts in entry.definitions.items()
+    ]
     conn.execute(
-        "INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
-        " VALUES (%s::pg_lsn, %s::pg_lsn, %s::xid8, %s, %s, %s, %s, %s)",
-        [
-            format_lsn(entry.lsn),
-            format_lsn(entry.end_lsn),
-            entry.xid,
-            entry.time,
-            entry.purpose,
-            entry.origin,
-            Jsonb(entry.tables),
-            Jsonb(entry.ddl),
-        ],
+        "WITH defined AS ("
+        " INSERT INTO penstock.definition (kind, objid, lsn, relid, facts)"
+        " SELECT d->>'kind', (d->>'objid')::oid, %(lsn)s::pg_lsn, (d->'facts'->>'relid')::oid,"
+        " nullif(d->'facts', 'null') FROM jsonb_array_elements(%(definitions)s) d)"
+        " INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
+        " VALUES (%(lsn)s::pg_lsn, %(end_lsn)s::pg_lsn, %(xid)s::xid8, %(time)s, %(purpose)s,"
+        " %(origin)s, %(tables)s, %(ddl)s)",
+        {
+            "lsn": format_lsn(entry.lsn),
+            "end_lsn": format_lsn(entry.end_lsn),
+            "xid": entry.xid,
+            "time": entry.time,
+            "purpose": entry.purpose,
+            "origin": entry.origin,
+            "tables": Jsonb(entry.tables),
+            "ddl": Jsonb(entry.ddl),
+            "definitions": Jsonb(definitions),
+        },
     )

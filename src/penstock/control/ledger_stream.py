@@ -51,6 +51,7 @@ _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _XLOG_DATA = struct.Struct(">cQQQ")
 _KEEPALIVE = struct.Struct(">cQQ?")
 _BEGIN = struct.Struct(">cQqI")
+_BEGIN_PREPARE = struct.Struct(">cQQqI")
 _MESSAGE = struct.Struct(">c?Q")
 _COMMIT = struct.Struct(">cBQQq")
 _STATUS = struct.Struct(">cQQQq?")
@@ -68,13 +69,28 @@ class LedgerEntry:
     origin: str | None = None
     tables: list[dict[str, Any]] = field(default_factory=list)
     ddl: list[dict[str, Any]] = field(default_factory=list)
+    definitions: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
+    """By kind and OID, what the transaction left (100_definitions.sql); None: it is dropped."""
+
+    @classmethod
+    def begun(cls, begin: bytes) -> LedgerEntry:
+        """That of a transaction whose Begin or Begin Prepare has come."""
+        form = _BEGIN if begin[:1] == b"B" else _BEGIN_PREPARE
+        _, lsn, *_, micros, _ = form.unpack_from(begin)
+        return cls(lsn, 0, _POSTGRES_EPOCH + timedelta(microseconds=micros))
 
     def add(self, message: bytes) -> None:
-        """Take in one message of the transaction: a commit record, or what DDL changed."""
+        """Take in one message of the transaction: a commit record, or what DDL changed.
+
+        A transaction that changes a definition twice leaves the later one: its commit record is
+        its last word, so all that it wrote is published by what it left.
+        """
         try:
             record = json.loads(message)
             self.xid = record["xid"]
             self.ddl += record.get("ddl", [])
+            for each in record.get("definitions", []):
+                self.definitions[each["kind"], each["objid"]] = each["facts"]
             if "tables" in record:
                 self.tables += record["tables"]
                 self.purpose = record["purpose"]
@@ -97,8 +113,7 @@ class LedgerDecoder:
         """Take one message; the entry at the Commit of a transaction that has a record."""
         kind = payload[:1]
         if kind == b"B":
-            _, lsn, micros, _ = _BEGIN.unpack_from(payload)
-            self._entry = LedgerEntry(lsn, 0, _POSTGRES_EPOCH + timedelta(microseconds=micros))
+            self._entry = LedgerEntry.begun(payload)
             self._recorded = False
         elif kind == b"M" and self._entry is not None:
             self._message(payload, self._entry)

@@ -65,14 +65,24 @@ def publication_facts(
     PublicationError (42704) when a publication does not exist, as pgoutput before 18 has it;
     FeatureNotSupportedError (0A000) when one leaves a table out by EXCEPT.
     """
-    distinct = list(dict.fromkeys(names))
     row = conn.execute(
-        _FACTS.encode(), {"names": distinct, "relids": sorted(set(relids))}
+        _FACTS.encode(), {"names": list(dict.fromkeys(names)), "relids": sorted(set(relids))}
     ).fetchone()
     assert row is not None  # a SELECT without FROM has one row
-    publications, tables, schemas, relations, columns = (each or [] for each in row)
+    return facts_of_rows(names, *(each or [] for each in row))
+
+
+def facts_of_rows(
+    names: Sequence[str],
+    publications: list[Any],
+    tables: list[Any],
+    schemas: list[Any],
+    relations: list[Any],
+    columns: list[Any],
+) -> PublicationFacts:
+    """Make facts of rows as ``_FACTS`` has them; the same errors as ``publication_facts``."""
     found = {name for _, name, *_ in publications}
-    for name in distinct:
+    for name in names:
         if name not in found:
             raise PublicationError(f'publication "{name}" does not exist')
     if any(excepted for *_, excepted in tables):

@@ -8,13 +8,16 @@ what they ask there runs in the client's own transaction.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from penstock.control.ledger_stream import LedgerEntry
 from penstock.frontdoor.scans import Scan
+from penstock.sql.copy import CopyOptions
+from penstock.wire.replication import XLogHeader
 
 Row = tuple[str | None, ...]
 
@@ -86,7 +89,24 @@ class WriteLake:
     on_conflict: bool = False
 
 
-Action = Relay | RunOnLake | WriteLake
+@dataclass(frozen=True)
+class CopyLake:
+    """A COPY TO STDOUT whose rows are the lake's; ``sql`` is what the control database runs.
+
+    It copies ``columns`` (None: all) of the table ``relids[0]``, or ``query``.  ``options`` is None
+    when they are of a form that the node does not know.  ``inserted``: where in the client's text
+    something was put in, and how many characters, in order.
+    """
+
+    sql: str
+    relids: tuple[int, ...]
+    options: CopyOptions | None
+    columns: tuple[str, ...] | None = None
+    query: RunOnLake | None = None
+    inserted: tuple[tuple[int, int], ...] = ()
+
+
+Action = Relay | RunOnLake | WriteLake | CopyLake
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,42 @@ class LakeQueries(Protocol):
 
     def cancel(self, job: str) -> None:
         """Ask Spark to stop the query that runs under this name; nothing happens without one."""
+        ...
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a subscriber asked for; ``timezone`` is that of its session."""
+
+    publications: tuple[str, ...]
+    binary: bool
+    timezone: str
+
+
+class PublishedStream(Protocol):
+    """The lake's commits as one subscriber is sent them, in the order of the WAL.
+
+    For one thread.
+    """
+
+    def expand(self, commit: LedgerEntry, header: XLogHeader) -> Iterator[bytes]:
+        """What is published of a transaction, as CopyData messages, many in each piece.
+
+        Blocks.  Nothing comes when nothing is published; an error ends the
+        stream.
+        """
+        ...
+
+    def close(self) -> None:
+        """The stream has ended."""
+        ...
+
+
+class Publisher(Protocol):
+    """Publishes the lake."""
+
+    def stream(self, options: StreamOptions) -> PublishedStream:
+        """A stream that has sent nothing yet."""
         ...
 
 

@@ -40,6 +40,7 @@ from penstock.frontdoor.exchange import (
     Expected,
     PipelineFailedError,
     Step,
+    StreamExchange,
 )
 from penstock.frontdoor.link import Link
 from penstock.wire import requests, responses
@@ -187,6 +188,10 @@ class ControlBackend:
         await self._run(sql, parameters, blocks)
         return blocks
 
+    async def copy_out(self, sql: str) -> list[Message]:
+        """Run a COPY TO STDOUT as a statement of ours; all messages that answer it."""
+        return (await self._run(sql, ())).kept
+
     async def _run(
         self, sql: str, parameters: Sequence[str | None], blocks: list[bytes] | None = None
     ) -> Exchange:
@@ -264,6 +269,9 @@ class ControlBackend:
                 if outgoing:
                     client.write(b"".join(outgoing))
                     await client.drain()
+                head = self._head()
+                if head is not None and isinstance(head.exchange, StreamExchange):
+                    await head.exchange.room()
         finally:
             self._end()
 

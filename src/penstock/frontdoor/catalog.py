@@ -80,6 +80,8 @@ json_build_object({
 })
 """
 
+_SHOWN = [f"pg_catalog.current_setting('{name}')" for name in _SETTINGS]
+
 _VERSIONS = f"""
 SELECT c.oid::text, v.location, v.version::text, {_COLUMNS}::text
 FROM pg_catalog.pg_class c JOIN penstock.table_version v ON v.relid = c.oid
@@ -162,6 +164,11 @@ class CatalogReader:
     def _remember(self, functions: dict[int, Function], operators: dict[int, Operator]) -> None:
         self._functions |= {o: f for o, f in functions.items() if o < _FIRST_OWN_OID}
         self._operators |= {o: f for o, f in operators.items() if o < _FIRST_OWN_OID}
+
+    async def settings(self, backend: Backend) -> dict[str, str]:
+        """The session's settings, as ``facts`` gives them."""
+        (values,) = await backend.query(f"SELECT {', '.join(_SHOWN)}")
+        return {name: value or "" for name, value in zip(_SETTINGS, values, strict=True)}
 
     async def styled_types(self, backend: Backend, oids: set[int]) -> set[int]:
         """Those of the types whose text depends on the session's settings, as far as known."""

@@ -13,15 +13,14 @@ An error of a statement is reported once, and the transaction fails as PostgreSQ
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
-from penstock.frontdoor.actions import Action, Router, WriteLake
+from penstock.frontdoor.actions import Action, CopyLake, Router, WriteLake
 from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
 from penstock.frontdoor.blocks import commit_own_block, end_pipeline, refuse_savepoint
-from penstock.frontdoor.exchange import Exchange, PipelineFailedError
+from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.exchange import Exchange, PipelineFailedError, first_of
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.writing import Execute, LakeWriter, Parameters
@@ -43,6 +42,7 @@ class Conversation:
         router: Router,
         lake: LakeSession,
         writer: LakeWriter | None,
+        copies: LakeCopies | None,
     ) -> None:
         self.client = client
         self.framing = framing
@@ -51,6 +51,7 @@ class Conversation:
         self.lake = lake
         self._router = router
         self._writer = writer
+        self._copies = copies
 
     async def receive(self) -> Message | None:
         """The client's next message; None when it has gone.  ProtocolError is FATAL."""
@@ -93,6 +94,20 @@ class Conversation:
         answer = await self._writer.run(self.backend, write, execute, parameters)
         raise_unreported(self.backend)
         return answer
+
+    async def copy(self, copy: CopyLake) -> None:
+        """Answer a COPY TO STDOUT of lake tables, in the client's transaction; see LakeCopies."""
+        if self._copies is None:
+            raise FeatureNotSupportedError("COPY of lake tables is not supported here")
+        backend = self.backend
+        backend.executed = True
+        held, backend.hold_open = backend.hold_open, True
+        try:
+            answered = self._copies.run(backend, copy, backend.copy_out, self.client)
+            await self.lake.watch(answered)
+        finally:
+            backend.hold_open = held
+        raise_unreported(backend)
 
     @property
     def standard_conforming_strings(self) -> bool:
@@ -172,13 +187,3 @@ class Conversation:
         if self.state.now is State.READY:
             self.backend.link.write(requests.flush())  # COPY has ignored the one before its rows
         await self.backend.link.drain()
-
-
-async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of these is done; the others are cancelled."""
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

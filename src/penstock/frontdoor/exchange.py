@@ -20,10 +20,12 @@ client's own (it is passed on) or that of an Exchange, which keeps some kinds an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
+from typing import Any
 
 from penstock.errors import ConnectionLostError, PenstockError
 from penstock.wire import responses
@@ -78,6 +80,10 @@ ROWS = frozenset(
     }
 )
 """What a statement sends before its CommandComplete."""
+
+
+STREAM_AHEAD = 16 * 1024 * 1024
+"""Bytes of a stream that are read before they are wanted: some 50,000 commit records."""
 
 
 class PipelineFailedError(PenstockError):
@@ -142,6 +148,56 @@ class Exchange:
         return responses.parse_command_tag(complete) if complete else ""
 
 
+class StreamExchange(Exchange):
+    """A replication stream of the control database: its frames wait for who takes them.
+
+    ``started`` is set by CopyBothResponse.  ``room`` holds up the reading of more while
+    STREAM_AHEAD bytes wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = asyncio.Event()
+        self._frames: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._changed = asyncio.Event()
+
+    def take(self, message: Message) -> bool:
+        """Keep a frame, or another message."""
+        if message.kind == responses.COPY_DATA:
+            frame = message.body
+            self._frames.append(frame)
+            self._waiting_bytes += len(frame)
+            self._changed.set()
+            return False
+        if message.kind == responses.COPY_BOTH:
+            self.started.set()
+        return super().take(message)
+
+    async def frame(self) -> bytes | None:
+        """The next frame; None when the stream has ended and all were taken."""
+        while not self._frames:
+            if self.done.is_set():
+                return None
+            self._changed.clear()
+            await first_of(self._changed.wait(), self.done.wait())
+        frame = self._frames.popleft()
+        self._waiting_bytes -= len(frame)
+        self._changed.set()
+        return frame
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether frames wait."""
+        return bool(self._frames)
+
+    async def room(self) -> None:
+        """Wait until more may be read."""
+        while self._waiting_bytes > STREAM_AHEAD and not self.done.is_set():
+            self._changed.clear()
+            await first_of(self._changed.wait(), self.done.wait())
+
+
 @dataclass(slots=True)
 class Expected:
     """One step whose answer is to come.
@@ -164,3 +220,13 @@ class Expected:
         """The step will not be answered: the connection has ended."""
         if self.exchange is not None:
             self.exchange.give_up(ConnectionLostError("the control database ended the session"))
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of these is done; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -11,7 +11,8 @@ but the Execute of a statement that Spark runs.
     Describe   passed on                           of a portal: answered from ours
     Execute    passed on; hooks around it          run on the lake, rows sent by us
 
-One that writes the lake is as a relayed one, but its Execute is that of writing.py.
+One that writes the lake is as a relayed one, but its Execute is that of writing.py, and that of a
+COPY of lake tables is that of copy_out.py.
 
 The portal of a lake statement is closed at once in the control database: FETCH would find the
 empty relation in it.
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from penstock.errors import FeatureNotSupportedError, PenstockError, SqlSyntaxError
 from penstock.frontdoor.actions import (
     Action,
+    CopyLake,
     LakeResult,
     Relay,
     RunOnLake,
@@ -38,6 +40,7 @@ from penstock.frontdoor.actions import (
 )
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
+from penstock.frontdoor.copy_portal import CopyPortal
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
 from penstock.frontdoor.statement import must_be_alone, plans_like_a_query, run_after, run_before
@@ -103,7 +106,7 @@ class ExtendedQueries:
         self._conversation = conversation
         self._backend = conversation.backend
         self._statements: dict[bytes, Prepared] = {}
-        self._portals: dict[bytes, LakePortal | HookPortal | WritePortal] = {}
+        self._portals: dict[bytes, LakePortal | HookPortal | WritePortal | CopyPortal] = {}
         self._cycle = 0
         self._switches = 0
         self._last_bound: Prepared | None = None
@@ -247,6 +250,8 @@ class ExtendedQueries:
         if statement is not None and isinstance(statement.action, WriteLake):
             types = self._types_of(statement) if "$" in statement.sql else None
             self._portals[portal] = WritePortal(statement.action, message, types, self._cycle)
+        if statement is not None and isinstance(statement.action, CopyLake):
+            self._portals[portal] = CopyPortal(statement.action, portal, self._cycle)
         if statement is not None and _has_hooks(statement.action):
             await self._bind_hooks(portal, statement)
         self._backend.send(Step.BIND, message.raw)
@@ -327,7 +332,7 @@ class ExtendedQueries:
         if isinstance(portal, HookPortal):
             await self._execute_with_hooks(portal, message)
             return
-        if isinstance(portal, WritePortal):
+        if isinstance(portal, WritePortal | CopyPortal):
             await self._conversation.settled()
             await portal.execute(self._conversation, execute.max_rows)
             return

@@ -8,7 +8,7 @@ Rows are encoded and sent in slices of SLICE_ROWS, waiting whenever the client i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from itertools import count
 from typing import Any
 
@@ -29,19 +29,15 @@ _jobs = count(1)
 
 
 class LakeSession:
-    """The lake's side of one session: at most one query at a time."""
+    """The lake's side of one session: at most one statement at a time."""
 
     def __init__(self, queries: LakeQueries, backend: ControlBackend, client: Link) -> None:
         self._queries = queries
         self._backend = backend
         self._client = client
-        self._job: str | None = None
+        self.is_running = False
+        """Whether the lake works for this session."""
         self._stop = asyncio.Event()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether Spark works for this session."""
-        return self._job is not None
 
     def cancel(self) -> None:
         """Stop the query that runs; nothing happens without one."""
@@ -49,15 +45,10 @@ class LakeSession:
 
     async def run(self, query: RunOnLake, parameters: Sequence[Parameter]) -> LakeResult:
         """Run a query; 57014 when it was cancelled."""
-        job = self._job = f"penstock client query {next(_jobs)}"
-        self._stop.clear()
-        running = asyncio.ensure_future(
-            self._queries.run(self._backend, query, parameters, self._job)
-        )
-        stopping = asyncio.ensure_future(self._stop.wait())
+        job = f"penstock client query {next(_jobs)}"
+        running = asyncio.ensure_future(self._queries.run(self._backend, query, parameters, job))
         try:
-            watched: set[asyncio.Future[Any]] = {running, stopping, self._client.lost}
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_stopped(running)
             while not running.done():
                 self._queries.cancel(job)
                 await asyncio.wait({running}, timeout=CANCEL_AGAIN)
@@ -65,11 +56,39 @@ class LakeSession:
                 raise ConnectionLostError("the client has gone")
             return await running
         finally:
-            stopping.cancel()
             if not running.done():
                 self._queries.cancel(job)
                 running.cancel()
-            self._job = None
+            self.is_running = False
+
+    async def watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that ends by itself when it is cancelled; 57014 when the client does."""
+        running = asyncio.ensure_future(work)
+        try:
+            await self._until_stopped(running)
+            if running.done():
+                return await running
+            running.cancel()
+            await asyncio.wait({running})
+            if self._client.lost.done():
+                raise ConnectionLostError("the client has gone")
+            if not running.cancelled():
+                return await running
+            raise PenstockError("canceling statement due to user request", sqlstate="57014")
+        finally:
+            running.cancel()
+            self.is_running = False
+
+    async def _until_stopped(self, running: asyncio.Future[Any]) -> None:
+        """Wait for the end of the work, for a cancel, or for the client to go away."""
+        self.is_running = True
+        self._stop.clear()
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            watched: set[asyncio.Future[Any]] = {running, stopping, self._client.lost}
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
 
 
 def check_columns(result: LakeResult, columns: Sequence[Column]) -> None:

@@ -19,8 +19,9 @@ import ssl
 from penstock.config import Settings
 from penstock.control.address import ControlAddress
 from penstock.errors import ConfigurationError, ConnectionLostError, PenstockError
-from penstock.frontdoor.actions import LakeQueries, Router
+from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.cancel import CancelKeys
+from penstock.frontdoor.copy_out import LakeCopies
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting, negotiate, tls_context
 from penstock.frontdoor.session import Services, Session
@@ -53,10 +54,12 @@ class FrontDoor:
         router: Router,
         queries: LakeQueries,
         writer: LakeWriter | None = None,
+        copies: LakeCopies | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self._settings = settings
         self._control = control
-        self._services = Services(router, queries, CancelKeys(), writer)
+        self._services = Services(router, queries, CancelKeys(), writer, copies, publisher)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._newcomers: dict[Link, None] = {}

@@ -31,11 +31,15 @@ _REPLICATION_OFF = frozenset({b"", b"false", b"off", b"no", b"0", b"f", b"n", b"
 
 @dataclass(frozen=True)
 class Greeting:
-    """A client's startup packet; ``framing`` holds what the client sent behind it."""
+    """A client's startup packet; ``framing`` holds what the client sent behind it.
+
+    ``replicates``: it asks for a replication connection.
+    """
 
     packet: Message
     parameters: Mapping[str, bytes]
     framing: Framing
+    replicates: bool = False
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
@@ -77,11 +81,11 @@ async def negotiate(
             return parse_cancel(packet.body)
         if request is Event.STARTUP_PACKET:
             parameters = parse_parameters(packet.body)
-            _refuse_replication(parameters)
+            replicates = _replicates(parameters)
             check_startup(
                 {name: value.decode("utf-8", "replace") for name, value in parameters.items()}
             )
-            return Greeting(packet, parameters, framing)
+            return Greeting(packet, parameters, framing, replicates)
         if request is Event.SSL_REQUEST and tls is not None:
             if framing.buffered or link.unread:
                 raise _unencrypted()
@@ -98,10 +102,18 @@ def _unencrypted() -> ProtocolError:
     )
 
 
-def _refuse_replication(parameters: Mapping[str, bytes]) -> None:
+def _replicates(parameters: Mapping[str, bytes]) -> bool:
+    """Whether the client asks for a walsender of this database (postgres.c, ProcessStartupPacket).
+
+    FeatureNotSupportedError for physical replication.
+    """
     wanted = parameters.get("replication", b"").strip().lower()
+    if wanted == b"database":
+        return True
     if wanted not in _REPLICATION_OFF:
         raise FeatureNotSupportedError(
-            "replication connections are not supported yet",
-            hint="The node subscribes to other servers; it cannot be subscribed to yet.",
+            "physical replication is not supported",
+            detail="A copy of the control database would have no rows of the lake.",
+            hint="Connect with replication=database.",
         )
+    return False

@@ -19,33 +19,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import pyarrow as pa
-
-from penstock.change import types
 from penstock.control.connect import ControlConnection
-from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, LakeResult, Parameter, RunOnLake
 from penstock.frontdoor.analysis import Analyst
 from penstock.frontdoor.catalog import CatalogReader, timeout_of
 from penstock.frontdoor.parameters import parameter_values
-from penstock.lake.query import TableAt, cancel_query, run_query
+from penstock.frontdoor.styles import check_styles
+from penstock.lake.query import TableAt, cancel_query, run_query, unload_query
+from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate
-from penstock.sql.translate.values import Session
+from penstock.sql.translate.values import Expr, Session
 
-_PLAIN_STYLES = {
-    "IntervalStyle": ("postgres",),
-    "DateStyle": ("ISO, MDY", "ISO, DMY", "ISO, YMD"),
-    "TimeZone": ("UTC", "Etc/UTC", "GMT"),
-    "bytea_output": ("hex",),
-}
-"""Settings under which every type's text is as the lake has it; the first is for the hint."""
-
-_ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
 _CANCEL_AGAIN = 0.2
 """Seconds."""
+
+
+T = TypeVar("T")
+_Work = Callable[[Any, Translation, Sequence[TableAt], str], T]
+"""Runs a translated statement in Spark, under a job's name."""
+
+
+@dataclass(frozen=True)
+class PreparedQuery:
+    """A statement that Spark can run: the tables that it reads, the session's settings."""
+
+    translation: Translation
+    reads: tuple[TableAt, ...]
+    settings: dict[str, str]
 
 
 class SparkQueries:
@@ -65,8 +71,8 @@ class SparkQueries:
     ) -> None:
         self._analyst = Analyst(connect)
         self._spark = spark
-        self._lake = lake
-        self._catalog = CatalogReader()
+        self.lake = lake
+        self.catalog = CatalogReader()
         self._cancelled: set[str] = set()
         self._running: set[str] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -75,14 +81,34 @@ class SparkQueries:
         self, backend: Backend, query: RunOnLake, parameters: Sequence[Parameter], job: str
     ) -> LakeResult:
         """Run one statement; see actions.LakeQueries."""
-        translation, reads, timeout = await self._prepare(backend, query, parameters)
-        self._running.add(job)
-        try:
-            rows = await self._in_spark(translation, reads, job, timeout)
-        finally:
-            self._running.discard(job)
-            self._cancelled.discard(job)
-        return LakeResult(rows, translation.type_oids, f"SELECT {rows.num_rows}")
+        kinds = [parameter.type_oid for parameter in parameters]
+        tree = await self.tree(backend, query.sql, kinds)
+        values = await parameter_values(backend, parameters)
+        prepared = await self.prepare(backend, tree, values)
+        oids = prepared.translation.type_oids
+        await check_styles(backend, self.catalog, oids, prepared.settings)
+        rows = await self._in_spark(prepared, run_query, job)
+        return LakeResult(rows, oids, f"SELECT {rows.num_rows}")
+
+    async def tree(self, backend: Backend, sql: str, parameter_types: Sequence[int] = ()) -> Node:
+        """The analysed tree of a statement."""
+        return await self._analyst.tree(backend, sql, parameter_types)
+
+    async def prepare(
+        self, backend: Backend, tree: Node, values: Sequence[Expr] = ()
+    ) -> PreparedQuery:
+        """Translate a statement; ``values`` are those of its parameters."""
+        facts, settings = await self.catalog.facts(backend, tree)
+        translation = translate(tree, facts, values, Session(settings["TimeZone"]))
+        reads = await self.catalog.versions(backend, sorted(translation.tables), self.lake)
+        return PreparedQuery(translation, tuple(reads), settings)
+
+    async def unload(self, prepared: PreparedQuery, job: str, folder: Path) -> list[Path]:
+        """Write the rows of a statement to files, see lake.query.unload_query.
+
+        ``folder`` may have been made also when this fails.
+        """
+        return await self._in_spark(prepared, partial(unload_query, folder=folder), job)
 
     def cancel(self, job: str) -> None:
         """Stop a query that runs under this name."""
@@ -102,67 +128,27 @@ class SparkQueries:
             await asyncio.to_thread(lambda: cancel_query(self._spark(), job))
             await asyncio.sleep(_CANCEL_AGAIN)
 
-    async def _in_spark(
-        self, translation: Translation, reads: Sequence[TableAt], job: str, timeout: float | None
-    ) -> pa.Table:
-        work = asyncio.ensure_future(
-            asyncio.to_thread(lambda: run_query(self._spark(), translation, reads, job))
+    async def _in_spark(self, prepared: PreparedQuery, work: _Work[T], job: str) -> T:
+        self._running.add(job)
+        try:
+            return await self._run_in_spark(prepared, work, job)
+        finally:
+            self._running.discard(job)
+            self._cancelled.discard(job)
+
+    async def _run_in_spark(self, prepared: PreparedQuery, work: _Work[T], job: str) -> T:
+        running = asyncio.ensure_future(
+            asyncio.to_thread(
+                lambda: work(self._spark(), prepared.translation, prepared.reads, job)
+            )
         )
-        done, _ = await asyncio.wait([work], timeout=timeout)
+        done, _ = await asyncio.wait([running], timeout=timeout_of(prepared.settings))
         by_user = job in self._cancelled
         if not done:
             self.cancel(job)
-            await asyncio.wait([work])
+            await asyncio.wait([running])
         if not done or by_user:
-            work.exception()
+            running.exception()
             reason = "user request" if by_user else "statement timeout"
             raise PenstockError(f"canceling statement due to {reason}", sqlstate="57014")
-        return work.result()
-
-    async def _prepare(
-        self, backend: Backend, query: RunOnLake, parameters: Sequence[Parameter]
-    ) -> tuple[Translation, list[TableAt], float | None]:
-        kinds = [parameter.type_oid for parameter in parameters]
-        tree = await self._analyst.tree(backend, query.sql, kinds)
-        facts, settings = await self._catalog.facts(backend, tree)
-        values = await parameter_values(backend, parameters)
-        translation = translate(tree, facts, values, Session(settings["TimeZone"]))
-        _refuse_styles(translation, settings)
-        if any(settings[name] not in values for name, values in _PLAIN_STYLES.items()):
-            styled = await self._catalog.styled_types(backend, set(translation.type_oids))
-            _refuse_styled(styled, settings)
-        reads = await self._catalog.versions(backend, sorted(translation.tables), self._lake)
-        return translation, reads, timeout_of(settings)
-
-
-def _refuse_styled(styled: set[int], settings: dict[str, str]) -> None:
-    """Values that the lake keeps as text have the text of PostgreSQL's default settings."""
-    for name, values in _PLAIN_STYLES.items():
-        if styled and settings[name] not in values:
-            raise FeatureNotSupportedError(
-                f'{name} "{settings[name]}" is not supported for this query\'s result types',
-                hint=f"SET {name} = '{values[0]}'.",
-            )
-
-
-def _refuse_styles(translation: Translation, settings: dict[str, str]) -> None:
-    """Values are written in PostgreSQL's default styles only."""
-    oids = {types.ARRAY_ELEMENTS.get(oid, oid) for oid in translation.type_oids}
-    times = {types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ}
-    wrong = [
-        (bool(oids & times), "DateStyle", settings["DateStyle"].startswith("ISO"), "ISO"),
-        (types.BYTEA in oids, "bytea_output", settings["bytea_output"] == "hex", "hex"),
-        (
-            bool(oids & {types.FLOAT4, types.FLOAT8}),
-            "extra_float_digits",
-            int(settings["extra_float_digits"]) > 0,
-            "1",
-        ),
-        (True, "client_encoding", settings["client_encoding"] in _ENCODINGS, "UTF8"),
-    ]
-    for matters, name, fine, value in wrong:
-        if matters and not fine:
-            raise FeatureNotSupportedError(
-                f'{name} "{settings[name]}" is not supported for results from lake tables',
-                hint=f"SET {name} = '{value}'.",
-            )
+        return running.result()

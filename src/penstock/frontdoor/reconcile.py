@@ -11,7 +11,8 @@ Out:  Delta tables with the new columns, and the versions that make them true, i
       table
     columns of a table without one       nothing: it is made with its columns at the first write
     a table's name or schema             nothing: folders have no names
-    a table: dropped                     its folder is removed, once the transaction committed
+    a table: dropped                     its folder is removed, once the transaction committed and
+                                           no subscriber will be sent what happened before it
     constraints: new ones                its rows are looked at (lake/promises.py)
     a publication: its row filters       nothing; 0A000 when they are not exact (publications.py)
     anything else                        nothing
@@ -33,7 +34,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,9 @@ from pathlib import Path
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
 from penstock.control.commits import moved_table
-from penstock.control.connect import ControlConnection, connect
+from penstock.control.connect import connect
 from penstock.control.guard import HIDE_PARAMETERS, Guard
+from penstock.control.retention import oldest_position
 from penstock.errors import TableStateError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, Row
@@ -51,6 +52,7 @@ from penstock.frontdoor.publications import check_row_filters
 from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.lake.columns import Definition, definition_from_json
 from penstock.lake.ddl import follow_columns
+from penstock.lake.dropped import remove_dropped
 from penstock.lake.promises import Promise, check_promises
 from penstock.lake.session import Spark
 
@@ -174,37 +176,5 @@ class Reconciler:
 
     def _sweep_in_thread(self) -> None:
         with connect(self._control, application_name="penstock drop") as conn:
-            sweep_dropped(conn, self._lake_root)
-
-
-def sweep_dropped(conn: ControlConnection, lake_root: Path) -> None:
-    """Remove the folders of tables whose drop was committed; at start, and after each such drop.
-
-    A row that another transaction sees is committed, so a drop that was undone, also by a rollback
-    to a savepoint, is not among them.
-    """
-    while _remove_one(conn, lake_root):
-        pass
-
-
-def _remove_one(conn: ControlConnection, lake_root: Path) -> bool:
-    """Remove one folder that no other session is removing; False when there is none."""
-    with conn.transaction():
-        row = conn.execute(
-            "SELECT location FROM penstock.dropped_table LIMIT 1 FOR UPDATE SKIP LOCKED"
-        ).fetchone()
-        if row is None:
-            return False
-        remove_folder(lake_root, row[0])
-        conn.execute("DELETE FROM penstock.dropped_table WHERE location = %s", [row[0]])
-    log.info("removed the Delta table %s of a dropped table", row[0])
-    return True
-
-
-def remove_folder(lake_root: Path, location: str) -> None:
-    """Remove a table's folder; TableStateError when it would not lie in the lake."""
-    folder = (lake_root / location).resolve()
-    if folder.parent != lake_root.resolve():
-        raise TableStateError(f'"{location}" is not the folder of a table')
-    if folder.exists():
-        shutil.rmtree(folder)
+            if oldest_position(conn) is None:  # else maintenance does, once no slot needs it
+                remove_dropped(conn, self._lake_root)

@@ -13,7 +13,8 @@ Out:  an Action; a PenstockError refuses the statement, and nothing was changed.
     writes temporary tables, reading no lake table       Relay
     writes lake tables and no others                     WriteLake
     writes anything else                                 0A000 (lake), 42501 (system)
-    contains a query (COPY, DECLARE, PREPARE, ...)       Relay if that would be, else 0A000
+    copies lake tables, or a query of them, to the client CopyLake
+    contains another query (DECLARE, PREPARE, ...)       Relay if that would be, else 0A000
     changes a definition                                 Relay, then the lake is reconciled
     is any other command of sql/commands_table.py        as that table says
     is no known command                                  PostgreSQL's syntax error
@@ -25,10 +26,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from penstock.errors import FeatureNotSupportedError, SqlSyntaxError
-from penstock.frontdoor.actions import Action, Backend, Relay, RunOnLake, WriteLake
+from penstock.frontdoor.actions import (
+    Action,
+    Backend,
+    CopyLake,
+    Relay,
+    RunOnLake,
+    WriteLake,
+)
+from penstock.frontdoor.copy_routing import copy_of_query, judge_copy_to
+from penstock.frontdoor.explained import FUNCTION, PublicationExplainer, explained_publication
 from penstock.frontdoor.known_names import KnownNames
 from penstock.frontdoor.plans import explain, named_relations, refuse_foreign
 from penstock.frontdoor.refusals import (
@@ -64,7 +75,7 @@ from penstock.sql.tokens import Kind, Token, fold
 
 _QUERY_START = re.compile(r"[\s(]*(select|with|values|table)\b")
 _WRITING_WORDS = frozenset({"insert", "update", "delete", "merge"})
-_SLOW_WORDS = GUARDED_NAMES | _WRITING_WORDS | {"into"}
+_SLOW_WORDS = GUARDED_NAMES | _WRITING_WORDS | {"into", FUNCTION}
 
 Ended = Callable[[bool], Awaitable[None]]
 
@@ -92,9 +103,14 @@ class StatementRouter:
     """The Router of the front door (actions.Router); one serves all sessions of a node."""
 
     def __init__(
-        self, names: KnownNames, reconciler: Reconciler, subscriptions: SubscriptionCommands
+        self,
+        names: KnownNames,
+        reconciler: Reconciler,
+        subscriptions: SubscriptionCommands,
+        explainer: PublicationExplainer,
     ) -> None:
         self.names = names
+        self._explainer = explainer
         self._reconciler = reconciler
         self._subscriptions = subscriptions
 
@@ -106,7 +122,12 @@ class StatementRouter:
         if not command.tokens:
             return Relay()
         check_functions(command.tokens)
-        return await self._route(backend, command, parameter_oids)
+        action = await self._route(backend, command, parameter_oids)
+        explained = explained_publication(command.tokens)
+        if explained is not None and action == Relay():
+            count = partial(self._explainer.count, publication=explained)
+            return Relay(before=count, after=self._explainer.forget)
+        return action
 
     def _is_plainly_relayed(self, sql: str) -> bool:
         """One query that names no user relation and nothing that needs a closer look."""
@@ -164,7 +185,7 @@ class StatementRouter:
         return RunOnLake(command.sql, tuple(relation.oid for relation in lake))
 
     async def _checked(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
-        """A command that contains or names a query, which must not read the lake."""
+        """A command that contains or names a query, which only COPY may read the lake with."""
         if command.name == "COPY":
             return await self._copy(backend, command)
         if command.name == "EXECUTE":
@@ -189,14 +210,13 @@ class StatementRouter:
         """Route the statement inside of another one; only what would be relayed may stay there."""
         command = await _parse(backend, sql)
         action = await self._route(backend, command, oids)
-        if isinstance(action, RunOnLake | WriteLake):
+        if isinstance(action, RunOnLake | WriteLake | CopyLake):
             raise inside(outer)
 
     async def _copy(self, backend: Backend, command: Command) -> Action:
         inner = inner_statement(command)
         if inner is not None:
-            await self._inner(backend, command, inner, ())
-            return Relay()
+            return await self._copy_query(backend, command, inner)
         is_old_syntax = [token.word for token in command.rest[:1]] == ["binary"]
         tokens = command.rest[1:] if is_old_syntax else command.rest
         name = object_name(tokens)
@@ -206,14 +226,25 @@ class StatementRouter:
             if relation.kind == "lake":
                 if behind[:2] == ["from", "stdin"]:
                     return await judge_copy(backend, command, relation)
-                raise FeatureNotSupportedError(
-                    f"COPY {'into' if reads_client else 'of'} lake tables is not supported yet",
-                    detail=f"{relation} is a table of the lake.",
-                    hint="COPY ... FROM STDIN is, and psql's \\copy." if reads_client else None,
-                )
+                if reads_client:
+                    raise FeatureNotSupportedError(
+                        "COPY into lake tables from a file is not supported",
+                        detail=f"{relation} is a table of the lake.",
+                        hint="COPY ... FROM STDIN is, and psql's \\copy.",
+                    )
+                return judge_copy_to(command, relation)
             refuse_foreign([relation])
             if reads_client and relation.kind != "temporary":
                 raise read_only(relation)
+        return Relay()
+
+    async def _copy_query(self, backend: Backend, command: Command, inner: str) -> Action:
+        query = await _parse(backend, inner)
+        action = await self._route(backend, query, ())
+        if isinstance(action, RunOnLake):
+            return copy_of_query(command, action)
+        if isinstance(action, WriteLake):
+            raise inside(command)
         return Relay()
 
     async def _prepared(self, backend: Backend, name: Sequence[Token]) -> None:

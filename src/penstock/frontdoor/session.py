@@ -16,16 +16,24 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
-from penstock.frontdoor.actions import LakeQueries, Router
+from penstock.errors import (
+    ConnectionLostError,
+    FeatureNotSupportedError,
+    PenstockError,
+)
+from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.backend import ControlBackend, check_not_copying
 from penstock.frontdoor.cancel import CancelKeys
-from penstock.frontdoor.conversation import Conversation, first_of
+from penstock.frontdoor.conversation import Conversation
+from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.exchange import first_of
 from penstock.frontdoor.extended import ExtendedQueries
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting
+from penstock.frontdoor.replication import ReplicationCommands
 from penstock.frontdoor.simple import run_simple
+from penstock.frontdoor.walsender import Walsender
 from penstock.frontdoor.writing import LakeWriter
 from penstock.wire import requests, responses
 from penstock.wire.framing import AUTHENTICATING_LIMITS, CLIENT_LIMITS, Message
@@ -46,6 +54,8 @@ class Services:
     queries: LakeQueries
     keys: CancelKeys
     writer: LakeWriter | None = None
+    copies: LakeCopies | None = None
+    publisher: Publisher | None = None
 
 
 class Session:
@@ -63,7 +73,8 @@ class Session:
         self._state = state
         self._greeting = greeting
         self._keys = services.keys
-        self._backend = ControlBackend(control, self._issue_key)
+        walsender = Walsender(control, self._issue_key) if greeting.replicates else None
+        self._backend = walsender or ControlBackend(control, self._issue_key)
         self._lake = LakeSession(services.queries, self._backend, client)
         self._conversation = Conversation(
             client,
@@ -73,8 +84,16 @@ class Session:
             services.router,
             self._lake,
             services.writer,
+            services.copies,
         )
         self._extended = ExtendedQueries(self._conversation)
+        self._replication: ReplicationCommands | None = None
+        if walsender is not None:
+            if services.publisher is None:
+                raise FeatureNotSupportedError("the lake is not published here")
+            self._replication = ReplicationCommands(
+                self._conversation, walsender, services.publisher
+            )
         self._pid: int | None = None
         self._handling = True
         self._dismissed: asyncio.Future[PenstockError] = asyncio.Future()
@@ -110,9 +129,13 @@ class Session:
 
     async def dismiss(self, reason: PenstockError) -> None:
         """End the session as soon as it is idle."""
-        while self._handling or not self._backend.is_quiet:
+        while not self._is_streaming and (self._handling or not self._backend.is_quiet):
             await asyncio.sleep(LOOK_AGAIN)
         self.dismiss_now(reason)
+
+    @property
+    def _is_streaming(self) -> bool:
+        return self._replication is not None and self._replication.is_streaming
 
     def dismiss_now(self, reason: PenstockError) -> None:
         """End the session, whatever it does."""
@@ -185,7 +208,10 @@ class Session:
         match event:
             case Event.QUERY:
                 self._extended.end_cycle()
-                await run_simple(self._conversation, message)
+                if self._replication is not None:
+                    await self._replication.run(message)
+                else:
+                    await run_simple(self._conversation, message)
             case Event.EXTENDED:
                 await self._take_extended(message)
             case Event.SYNC:
@@ -197,6 +223,8 @@ class Session:
 
     async def _take_extended(self, message: Message) -> None:
         try:
+            if self._replication is not None:
+                _forbid_in_walsender("extended query protocol")
             await self._extended.handle(message)
         except ConnectionLostError:
             raise
@@ -220,8 +248,13 @@ class Session:
         return self._keys.issue(real, self._cancel)
 
     def _cancel(self) -> bool:
-        """Stop Spark's work; True when the control database has nothing to do for this session."""
+        """Stop the lake's work; True when the control database has none for this session."""
         if not self._lake.is_running:
             return False
         self._lake.cancel()
         return self._backend.is_answered
+
+
+def _forbid_in_walsender(what: str) -> None:
+    """PostgreSQL's error (forbidden_in_wal_sender, postgres.c)."""
+    raise PenstockError(f"{what} not supported in a replication connection", sqlstate="08P01")

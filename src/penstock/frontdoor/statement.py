@@ -15,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import Action, Parameter, Relay, RunOnLake, WriteLake
+from penstock.frontdoor.actions import (
+    Action,
+    CopyLake,
+    Parameter,
+    Relay,
+    RunOnLake,
+    WriteLake,
+)
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
@@ -71,6 +78,8 @@ async def carry_out(conversation: Conversation, action: Action, sql: str, start:
             await _run_on_lake(conversation, action, sql)
         elif isinstance(action, WriteLake):
             await _write_lake(conversation, action, sql)
+        elif isinstance(action, CopyLake):
+            await conversation.copy(action)
         else:
             await _relay(conversation, action, sql)
     except responses.ServerError as error:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
@@ -24,6 +23,7 @@ from penstock.client.copy import text_form
 from penstock.lake.writes import UniqueIndex
 from penstock.names import quote_pg, quote_pg_qualified
 from penstock.pgoutput.data_rows import is_binary
+from penstock.wire.array_literal import array_literal
 from penstock.wire.rows_text import text_column
 
 CTID = LakeColumn(0, "ctid", types.INT8, -1, True)
@@ -110,8 +110,8 @@ class Target:
     def literals(self, rows: pa.Table) -> str:
         """What ``loading`` takes: an array literal of the columns' array literals."""
         names = [c.name for c in self.table.columns if c.name not in self.generated]
-        columns = pa.array([_array_literal(text_column(_whole(rows, name))) for name in names])
-        return _array_literal(columns)
+        columns = pa.array([array_literal(text_column(_whole(rows, name))) for name in names])
+        return array_literal(columns)
 
     @property
     def _quoted(self) -> str:
@@ -125,17 +125,6 @@ def _read_form(column: LakeColumn) -> str:
 
 def _whole(rows: pa.Table, name: str) -> pa.Array:
     return rows.column(name).combine_chunks()
-
-
-def _array_literal(texts: Any) -> str:
-    """The literal of a text[] with these values (array_out)."""
-    strings = pc.cast(texts, pa.large_string())
-    mark, nothing, comma = (pa.scalar(each, pa.large_string()) for each in ('"', "", ","))
-    escaped = pc.replace_substring_regex(strings, r'(["\\])', r"\\\1")
-    quoted = pc.binary_join_element_wise(mark, escaped, mark, nothing)
-    items = pc.fill_null(quoted, pa.scalar("NULL", pa.large_string()))
-    whole = pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), items)
-    return f"{{{pc.binary_join(whole, comma)[0].as_py()}}}"
 
 
 def read_targets(entries: Iterable[dict[str, Any]], lake_root: Path) -> list[Target]:

@@ -21,11 +21,9 @@ that changes the key is a D and an I, and so is every UPDATE of a table without 
 that changes nothing is not told: a program that rewrites whole files carries rows along, and the
 two look alike.
 
-``seq`` is a row's place in its data file, counted on from the files before it: it is the same
-whenever and however the feed is read.  It has gaps.
-
-Everything is read by Spark with Delta's reader, so a commit may be larger than the node's memory,
-and columns are pruned; versions that only add rows are together one plain scan of their files.
+What is read together, and how rows are numbered, is in ``feed.py``.  Here everything is read by
+Spark with Delta's reader, so a commit may be larger than the node's memory, and columns are pruned;
+versions that only add rows are together one plain scan of their files.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from pyspark.sql.types import StructType
 
 from penstock.change.relation import LakeTable
 from penstock.change.schema import DELETE, INSERT, TRUNCATE, UPDATE
-from penstock.lake.difference import Rows, difference
+from penstock.lake.feed import FeedPart, Placed, feed_parts
 from penstock.lake.scan import scan_files
 from penstock.lake.tables import spark_schema
 from penstock.names import quote_spark, quote_spark_literal
@@ -56,77 +54,50 @@ def commit_changes(
     TableStateError when the log or a vector is not as it was written, or is there no more.
     """
     feed = _Feed(session, table, commit_lsn)
-    for first, last in ranges:
-        for version in range(first, last + 1):
-            feed.add(version)
-    return feed.frame()
+    frames = [feed.frame(part) for part in feed_parts(table.location, ranges)]
+    return reduce(DataFrame.unionAll, frames) if frames else feed.nothing()
+
+
+def part_changes(
+    session: SparkSession, table: LakeTable, part: FeedPart, commit_lsn: int
+) -> DataFrame:
+    """The changes of one part."""
+    return _Feed(session, table, commit_lsn).frame(part)
 
 
 class _Feed:
-    """Collects the frames of some versions; ``_place`` is the next row's ``seq``."""
+    """Makes frames of parts."""
 
     def __init__(self, session: SparkSession, table: LakeTable, commit_lsn: int) -> None:
         self._session = session
         self._table = table
         self._commit_lsn = commit_lsn
         self._schema = spark_schema(table)
-        self._place = 0
-        self._frames: list[DataFrame] = []
-        self._inserts: list[Rows] = []
-        self._inserts_until = 0
 
-    def frame(self) -> DataFrame:
-        """All changes."""
-        self._end_of_inserts()
-        if not self._frames:
-            return self._changes(self._one_row().where("false"), INSERT)
-        return reduce(DataFrame.unionAll, self._frames)
+    def nothing(self) -> DataFrame:
+        """No changes."""
+        return self._changes(self._one_row(0).where("false"), INSERT)
 
-    def add(self, version: int) -> None:
-        """Add what a version did."""
-        found = difference(self._table.location, version)
-        if not (found.truncated or found.gone):
-            self._add_inserts(version, found.come)
-            return
-        self._end_of_inserts()
-        if found.truncated:
-            truncate = self._one_row().select(f.lit(self._place).cast("bigint").alias("seq"))
-            self._frames.append(self._changes(truncate, TRUNCATE))
-            self._place += 1
-        if not found.gone:
-            self._add_inserts(version, found.come)
-            return
-        gone = self._rows(version - 1, found.gone, "old")
-        if not found.come:
-            self._frames.append(self._changes(gone, DELETE, old=self._identity()))
-            return
-        self._frames.append(self._paired(gone, self._rows(version, found.come, "new")))
+    def frame(self, part: FeedPart) -> DataFrame:
+        """A part's changes."""
+        if part.kind == "truncate":
+            return self._changes(self._one_row(part.place), TRUNCATE)
+        if part.kind == "inserts":
+            come = self._rows(part.version, part.come, "new")
+            return self._changes(come, INSERT, new=f.col("new"))
+        gone = self._rows(part.version - 1, part.gone, "old")
+        if part.kind == "deletes":
+            return self._changes(gone, DELETE, old=self._identity())
+        return self._paired(gone, self._rows(part.version, part.come, "new"))
 
-    def _add_inserts(self, version: int, come: Sequence[Rows]) -> None:
-        """Keep files whose rows are all new: as many versions as follow each other are one scan."""
-        names = {each.file.path for each in self._inserts}
-        if any(each.file.path in names for each in come):
-            self._end_of_inserts()  # a file that gets rows back twice
-        self._inserts += come
-        self._inserts_until = version
-
-    def _end_of_inserts(self) -> None:
-        if self._inserts:
-            come = self._rows(self._inserts_until, self._inserts, "new")
-            self._frames.append(self._changes(come, INSERT, new=f.col("new")))
-        self._inserts = []
-
-    def _rows(self, version: int, rows: Sequence[Rows], name: str) -> DataFrame:
+    def _rows(self, version: int, rows: Sequence[Placed], name: str) -> DataFrame:
         """Rows of files as a struct, with the places that they take."""
-        frame = scan_files(
-            self._session, self._table.location, version, [each.file for each in rows]
-        )
-        begins = []
-        for each in rows:
-            begins.append(
-                f"{quote_spark_literal(each.file.path.rpartition('/')[2])}, {self._place}L"
-            )
-            self._place += each.size
+        files = [each.rows.masked for each in rows]
+        frame = scan_files(self._session, self._table.location, version, files)
+        begins = [
+            f"{quote_spark_literal(each.rows.file.path.rpartition('/')[2])}, {each.place}L"
+            for each in rows
+        ]
         begin = f"map({', '.join(begins)})[_metadata.file_name]"
         unknown = "CAST(raise_error('a row of a file that was not asked for') AS BIGINT)"
         fields = (  # a version before this one may have narrower types
@@ -192,8 +163,8 @@ class _Feed:
     def _nothing(self) -> Column:
         return f.lit(None).cast(StructType(self._schema.fields))
 
-    def _one_row(self) -> DataFrame:
-        return self._session.range(1).select(f.col("id").alias("seq"))
+    def _one_row(self, seq: int) -> DataFrame:
+        return self._session.range(1).select(f.lit(seq).cast("bigint").alias("seq"))
 
 
 def _numbered(rows: DataFrame, name: str) -> DataFrame:

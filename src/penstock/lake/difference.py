@@ -2,7 +2,7 @@
 """Which rows one Delta commit took out and put in, from its log entry alone.
 
 In:   a table's folder and a version.
-Out:  data files with deletion vectors that leave exactly the rows that are gone, or that came.
+Out:  rows that are gone, and rows that came, as data files and positions in them.
 
     the commit                        gone                         come
     ------------------------------    -------------------------    ---------------------------
@@ -21,20 +21,50 @@ and neither our log entries nor other programs' appends would have one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
 from penstock.lake.log import DataFile, actions_of, data_files
+from penstock.lake.reading import Ints
 from penstock.lake.vectors import inline_vector, read_bitmap
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a data file: those that the file's vector leaves; ``size`` counts all of them."""
+    """Rows of a data file with ``size`` rows: these positions, else all that its vector leaves."""
 
     file: DataFile
     size: int
+    only: BitMap64 | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        if self.only is not None:
+            return len(self.only)
+        vector = self.file.vector
+        return self.size - (vector["cardinality"] if vector is not None else 0)
+
+    @cached_property
+    def masked(self) -> DataFile:
+        """The file with a deletion vector that leaves just these rows."""
+        if self.only is None:
+            return self.file
+        vector = inline_vector(self.only.flip(0, self.size))
+        return DataFile({**self.file.add, "deletionVector": vector})
+
+    def positions(self, location: str) -> Ints | None:
+        """Their positions in the file, ascending; None for all of its rows."""
+        only = self.only
+        if only is None:
+            if self.file.vector is None:
+                return None
+            only = read_bitmap(location, self.file.vector).flip(0, self.size)
+        return np.frombuffer(only.to_array(), np.uint64).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -75,8 +105,7 @@ def _compare(location: str, before: DataFile, after: DataFile, found: Difference
     old, new = (read_bitmap(location, file.vector) for file in (before, after))
     for rows, into in ((new - old, found.gone), (old - new, found.come)):
         if rows:
-            only = {**before.add, "deletionVector": inline_vector(rows.flip(0, size))}
-            into.append(Rows(DataFile(only), size))
+            into.append(Rows(before, size, rows))
 
 
 def _whole(location: str, file: DataFile) -> Rows:

@@ -118,14 +118,36 @@ def run_query(
     with PostgreSQL's SQLSTATE, see above; TableStateError when a table's columns are not those
     that the catalog has.
     """
-    session = exact_session(spark)
     with postgres_errors():
-        session.sparkContext.setJobGroup(job, "query", interruptOnCancel=True)
-        for table in tables:
-            _rows(session, table).createOrReplaceTempView(view_name(table.relid))
-        for variable in statement.variables:
-            _set_variable(session, variable)
-        return _interruptible(session, statement.sql).toArrow()
+        return _frame(spark, statement, tables, job).toArrow()
+
+
+def unload_query(
+    spark: SparkSession, statement: Translation, tables: Sequence[TableAt], job: str, folder: Path
+) -> list[Path]:
+    """Write the rows of a translated statement to Parquet files, which are in their order.
+
+    ``folder`` is made here.  The files' columns have names of no meaning, each another one.  For
+    results that may be larger than memory; otherwise as ``run_query``.
+    """
+    with postgres_errors():
+        frame = _frame(spark, statement, tables, job)
+        named = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+        named.write.parquet(str(folder))
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _frame(
+    spark: SparkSession, statement: Translation, tables: Sequence[TableAt], job: str
+) -> DataFrame:
+    """The statement in a session of its own."""
+    session = exact_session(spark)
+    session.sparkContext.setJobGroup(job, "query", interruptOnCancel=True)
+    for table in tables:
+        _rows(session, table).createOrReplaceTempView(view_name(table.relid))
+    for variable in statement.variables:
+        _set_variable(session, variable)
+    return _interruptible(session, statement.sql)
 
 
 def exact_session(spark: SparkSession) -> SparkSession:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +38,35 @@ def read_groups(
 
     ``names`` says what the table's columns are called in its files.
     """
-    there = set(parquet.schema_arrow.names)
-    physical = [names.get(name, name) for name in schema.names]
-    read = parquet.read_row_groups(groups, columns=[each for each in physical if each in there])
+    read = parquet.read_row_groups(groups, columns=_there(parquet, names, schema))
     count = sum(parquet.metadata.row_group(group).num_rows for group in groups)
+    return _typed(read, count, names, schema)
+
+
+def iter_group(
+    parquet: pq.ParquetFile, group: int, names: Mapping[str, str], schema: pa.Schema, rows: int
+) -> Iterator[pa.Table]:
+    """Like ``read_groups`` of one row group, in pieces of so many rows."""
+    columns = _there(parquet, names, schema)
+    left = parquet.metadata.row_group(group).num_rows
+    if not columns:
+        for start in range(0, left, rows):
+            count = min(rows, left - start)
+            yield _typed(pa.table({}), count, names, schema)
+        return
+    for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns):
+        yield _typed(pa.Table.from_batches([batch]), batch.num_rows, names, schema)
+
+
+def _there(parquet: pq.ParquetFile, names: Mapping[str, str], schema: pa.Schema) -> list[str]:
+    """What those of the schema's columns are called that the file has."""
+    there = set(parquet.schema_arrow.names)
+    return [name for each in schema.names if (name := names.get(each, each)) in there]
+
+
+def _typed(read: pa.Table, count: int, names: Mapping[str, str], schema: pa.Schema) -> pa.Table:
+    there = set(read.schema.names)
+    physical = [names.get(name, name) for name in schema.names]
     columns = [
         read.column(each).cast(field.type) if each in there else pa.nulls(count, field.type)
         for each, field in zip(physical, schema, strict=True)

@@ -147,7 +147,7 @@ def session_settings(settings: Settings) -> dict[str, str]:
         **_SPEED,
         **_QUIET,
         "spark.master": "local[*]",
-        "spark.local.dir": str(_scratch_folder(settings)),
+        "spark.local.dir": str(scratch_folder(settings)),
         "spark.sql.warehouse.dir": str(settings.home / "spark" / "warehouse"),
         "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 1))),
     }
@@ -170,7 +170,7 @@ def _add(given: dict[str, str], name: str, ours: list[str], separator: str) -> N
     given[name] = separator.join([*ours, given[name]] if given.get(name) else ours)
 
 
-def _scratch_folder(settings: Settings) -> Path:
+def scratch_folder(settings: Settings) -> Path:
     """This process's folder for shuffle files; those of processes that are gone are removed."""
     folder = settings.home / "spark"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove what no version within retention needs: data files, deletion vectors, log entries.
+"""Remove what nobody needs: data files, deletion vectors, log entries.
 
-In:   a locked and settled table, whose version is its head.
+In:   a locked and settled table, whose version is its head; and the version from which on all stay
+      readable for the slots of subscribers (control/retention.py).
 Out:  a smaller folder; no version is made.
 
-    expired_files   names that VACUUM would remove, by one look at the folder and the log
-    vacuum          Delta's own VACUUM, by Spark, which costs seconds: only if there are any
+    needed_files    names of all files that some versions have
+    expired_files   names that none of them has and that are old, by one look at the folder and log
+    remove_files    removes them
     clean_log       entries and checkpoints before the last checkpoint that is old enough
 
 The retention is the table's own, in Delta's properties: ``delta.deletedFileRetentionDuration`` (7
 days) counts from a file's removal, and for files that no commit names, such as those of a batch
 that crashed, from when they were written; ``delta.logRetentionDuration`` (30 days) from a log
-entry's writing.  The version, and what any version removed later than that needs, stays.
+entry's writing.  What is younger stays for whoever reads an older version, as with Delta's VACUUM.
 
-deltalake's own vacuum is not used: it takes deletion vectors that count for files that no commit
-names (1.6.6).  Its cleaning of the log is right: it keeps all from a checkpoint on.
+That VACUUM is not used: it knows the table's current version only, and forgets with a checkpoint
+which files a slot that is longer behind than the retention needs.  deltalake's takes deletion
+vectors that count for files that no commit names (1.6.6).  Its cleaning of the log is right: it
+keeps all from a checkpoint on.
 """
 
 from __future__ import annotations
@@ -22,20 +26,18 @@ from __future__ import annotations
 import os
 import re
 import time
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from penstock.change.relation import LakeTable
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
-from penstock.lake.durable import deletion_vector_path
-from penstock.lake.log import DataFile, data_files, latest_action, removed_files
-from penstock.lake.session import GetSession
-from penstock.lake.tables import delta_path
+from penstock.lake.durable import deletion_vector_path, log_entry
+from penstock.lake.log import DataFile, actions_of, data_files, latest_action, removed_files
 
 FILES_KEPT = "delta.deletedFileRetentionDuration", 7 * 86400.0
 LOG_KEPT = "delta.logRetentionDuration", 30 * 86400.0
@@ -55,44 +57,53 @@ def retention(table: LakeTable, kept: tuple[str, float]) -> float:
     return sum(int(count) * _SECONDS[unit] for count, unit in parts) if parts else default
 
 
-def expired_files(table: LakeTable) -> list[str]:
-    """Names in the table's folder that VACUUM would remove."""
+def needed_files(location: str, first: int, last: int) -> set[str]:
+    """Names in a table's folder that the versions ``first`` to ``last`` have, both inclusive.
+
+    TableStateError when the log does not reach back to ``first``.
+    """
+    needed = set()
+    for version in {first, last}:
+        for file in data_files(location, version).values():
+            needed |= _names(file)
+    for version in range(first + 1, last + 1):
+        for action in actions_of(location, version):
+            if "remove" in action:
+                needed |= _names(DataFile(action["remove"]))
+    return needed
+
+
+def expired_files(table: LakeTable, needed: Set[str]) -> list[str]:
+    """Paths in the table's folder that are old, and neither ``needed`` nor the version's own."""
     assert table.version is not None
     before = time.time() - retention(table, FILES_KEPT)
-    needed = set()
-    for file in data_files(table.location, table.version).values():
-        needed |= _names(file)
+    needed = needed | needed_files(table.location, table.version, table.version)
     for file, removed_at in removed_files(table.location, table.version):
         if removed_at >= before:
             needed |= _names(file)
-    with os.scandir(table.location) as entries:
-        return [
-            entry.name
-            for entry in entries
-            if entry.name not in needed
-            and not entry.name.startswith(("_", "."))
-            and entry.is_file()
-            and entry.stat().st_mtime < before
-        ]
+    return [
+        path
+        for path, written_at in _files(table.location)
+        if path not in needed and written_at < before
+    ]
 
 
-def vacuum(session: GetSession, table: LakeTable) -> None:
-    """Delta's VACUUM with the table's own retention; it leaves no commit in the log.
-
-    PenstockError when Spark refuses or fails; what it has removed by then is old, too.
-    """
-    spark = session()
-    spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
-    try:
-        spark.sql(f"VACUUM {delta_path(table.location)}")
-    except (Py4JError, PySparkException) as error:
-        raise PenstockError("VACUUM failed", detail=str(error).partition("\n")[0]) from error
+def remove_files(table: LakeTable, paths: Iterable[str]) -> None:
+    """Remove files of the table's folder, by their paths in it."""
+    for path in paths:
+        Path(table.location, path).unlink(missing_ok=True)
     reach(Failpoint.VACUUM_FILES_REMOVED)
 
 
-def clean_log(table: LakeTable) -> bool:
-    """Remove the log's entries that are old enough, if there are any; whether there were."""
+def clean_log(table: LakeTable, needed_from: int) -> bool:
+    """Remove the log's entries that are old enough, if there are any; whether there were.
+
+    None goes while the entry of a version that is ``needed_from`` is old itself.
+    """
+    assert table.version is not None
     before = time.time() - retention(table, LOG_KEPT)
+    if needed_from < table.version and _is_old(log_entry(table.location, needed_from), before):
+        return False
     log = Path(table.location) / "_delta_log"
     oldest = min(log.glob("[0-9]" * 20 + ".json"), default=None)
     if oldest is None or oldest.stat().st_mtime >= before:
@@ -104,9 +115,29 @@ def clean_log(table: LakeTable) -> bool:
     return True
 
 
+def _is_old(path: Path, before: float) -> bool:
+    return not path.exists() or path.stat().st_mtime < before
+
+
 def _names(file: DataFile) -> set[str]:
-    """A data file's name, and that of its deletion vector's file."""
+    """A data file's path, and that of its deletion vector's file.
+
+    Of what is named by an absolute path, the last part: it may lie in this folder.
+    """
+    names = {file.path, PurePosixPath(file.path).name}
     vector = file.vector
-    if vector is None or vector["storageType"] != "u":
-        return {file.path}
-    return {file.path, deletion_vector_path(vector["pathOrInlineDv"])}
+    if vector is not None and vector["storageType"] == "u":
+        names.add(deletion_vector_path(vector["pathOrInlineDv"]))
+    elif vector is not None and vector["storageType"] == "p":
+        names.add(PurePosixPath(unquote(vector["pathOrInlineDv"])).name)
+    return names
+
+
+def _files(location: str) -> Iterator[tuple[str, float]]:
+    """Paths in a table's folder with the Unix time of their writing; not below names with _ or ."""
+    for folder, folders, names in os.walk(location):
+        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+        for name in names:
+            path = Path(folder, name)
+            if not name.startswith(("_", ".")) and path.is_file():
+                yield str(path.relative_to(location)), path.stat().st_mtime

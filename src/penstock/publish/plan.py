@@ -60,12 +60,14 @@ class Plan:
     ``relation`` is as which they are published, with the columns that are sent, in its order; a
     partition's columns go there by their names.  ``filters`` has an entry for each operation on
     rows that is published: a row is published if one of them is true, or if there is none.
+    ``own`` is the changed relation where it is published as another; a subscriber is told of both.
     """
 
     relid: int
     relation: Relation
     filters: dict[RowAction, tuple[PublishedWhere, ...]]
     truncate: bool
+    own: Relation | None = None
 
 
 def plan_relation(facts: PublicationFacts, relid: int) -> Plan | None:
@@ -92,6 +94,7 @@ def plan_relation(facts: PublicationFacts, relid: int) -> Plan | None:
         {action: _filters(facts, chosen, target, action) for action in rows},
         # pgoutput_truncate: one of a partition would empty the whole ancestor
         "truncate" in actions and target is changed,
+        None if target is changed else _sent(changed, _own_columns(changed, target, columns)),
     )
 
 
@@ -178,6 +181,20 @@ def _generated_columns(
 def _all_columns(target: PublishableRelation, generated: Literal["n", "s"]) -> frozenset[int]:
     published = ("", "s") if generated == "s" else ("",)
     return frozenset(each.column.attnum for each in target.columns if each.generated in published)
+
+
+def _own_columns(
+    changed: PublishableRelation, target: PublishableRelation, columns: frozenset[int]
+) -> frozenset[int]:
+    """The columns with which a relation is described that is published as another.
+
+    All, or those with the numbers that the other's have: send_relation_and_attrs takes its list.
+    """
+    everything: tuple[Literal["n", "s"], ...] = ("n", "s")
+    for generated in everything:
+        if columns == _all_columns(target, generated):
+            return _all_columns(changed, generated)
+    return columns
 
 
 def _different(what: str, target: PublishableRelation) -> FeatureNotSupportedError:

@@ -50,7 +50,7 @@ from penstock.publish.filter import Image, PublishedWhere, RowFilter, compile_fi
 from penstock.publish.plan import Plan, RowAction
 from penstock.sql.translate.facts import Facts
 
-_LETTERS: dict[RowAction, str] = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
+LETTERS: dict[RowAction, str] = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,17 @@ def published_changes(changes: DataFrame, compiled: CompiledPlan) -> DataFrame:
     return transformed.selectExpr("op", *_KEY, *_transformed_rows(names, listed))
 
 
+def sent_as(compiled: CompiledPlan) -> str:
+    """The letter of the operation as which a change is sent, in SQL; NULL when nothing is.
+
+    For changes without ``unchanged`` columns; it is over ``op``, ``old`` and ``new``, of which it
+    reads the columns of the filters.
+    """
+    updates = compiled.filters.get("update")
+    op = _transformed(updates) if updates else "op"
+    return f"CASE WHEN {_published(compiled)} THEN {op} END"
+
+
 _KEY = ("commit_lsn", "seq")
 
 
@@ -128,7 +139,7 @@ def _published(compiled: CompiledPlan) -> str:
     """Whether anything is sent of a change."""
     cases = [f"WHEN '{TRUNCATE}' THEN {str(compiled.plan.truncate).lower()}"]
     for action, filters in compiled.filters.items():
-        cases.append(f"WHEN '{_LETTERS[action]}' THEN {_passes(action, filters)}")
+        cases.append(f"WHEN '{LETTERS[action]}' THEN {_passes(action, filters)}")
     return f"CASE op {' '.join(cases)} ELSE false END"
 
 

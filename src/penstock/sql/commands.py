@@ -130,11 +130,16 @@ def inner_statement(command: Command) -> str | None:
     Its text starts where it starts in the command; what precedes it is blank.  So a position in
     an error of PostgreSQL about it is the position in the command.
     """
-    place = _INNER[command.name](command) if command.name in _INNER else None
+    place = inner_range(command)
     if place is None:
         return None
     start, end = place
     return " " * start + command.sql[start:end]
+
+
+def inner_range(command: Command) -> tuple[int, int] | None:
+    """Where the statement that PREPARE, EXPLAIN or COPY (query) contains begins and ends."""
+    return _INNER[command.name](command) if command.name in _INNER else None
 
 
 def _name(tokens: Sequence[Token], start: int) -> tuple[str, int]:

@@ -201,6 +201,11 @@ def row_description(columns: Sequence[Column], client_encoding: str = "UTF8") ->
     return _message(ROW_DESCRIPTION, b"".join(parts))
 
 
+def copy_both() -> bytes:
+    """A CopyBothResponse of a replication stream: text, no columns."""
+    return _message(COPY_BOTH, b"\0\0\0")
+
+
 def portal_suspended() -> bytes:
     """A PortalSuspended: there may be more rows."""
     return _message(PORTAL_SUSPENDED, b"")

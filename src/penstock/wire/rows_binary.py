@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 from penstock.change import types
 from penstock.errors import FeatureNotSupportedError
 from penstock.wire import rows_kernels as kernels
-from penstock.wire.rows_text import binary_parts, decimal_text, from_parts, validity
+from penstock.wire.rows_text import (
+    binary_parts,
+    decimal_text,
+    from_parts,
+    validity,
+    whole_numbers,
+)
 
 _POSTGRES_EPOCH_DAYS = 10957
 _POSTGRES_EPOCH_MICROS = _POSTGRES_EPOCH_DAYS * 86_400_000_000
@@ -33,6 +39,31 @@ _WIDTHS = {
     types.FLOAT4: ">f4",
     types.FLOAT8: ">f8",
 }
+_WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ}
+    | {types.NUMERIC, UUID, JSONB}
+)
+
+
+def has_binary_form(type_oid: int) -> bool:
+    """Whether ``binary_column`` writes values of a type."""
+    return type_oid in _WRITTEN
+
+
+_SCALARS = frozenset({types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ, types.NUMERIC})
+
+WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, *_SCALARS, *types.ARRAY_ELEMENTS, types.CHAR, UUID, JSONB}
+)
+"""The types whose binary form is written here."""
+
+
+_SCALARS = frozenset({types.BOOL, types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ, types.NUMERIC})
+
+WRITTEN = frozenset(
+    {*_TEXT_LIKE, *_WIDTHS, *_SCALARS, *types.ARRAY_ELEMENTS, types.CHAR, UUID, JSONB}
+)
+"""The types whose binary form is written here."""
 
 
 def binary_column(array: Any, type_oid: int) -> Any:
@@ -58,6 +89,10 @@ def binary_column(array: Any, type_oid: int) -> Any:
     if type_oid == JSONB:
         versioned = pc.binary_join_element_wise("\x01", pc.cast(array, pa.string()), "")
         return pc.cast(versioned, pa.large_binary())
+    if type_oid == types.CHAR:
+        return _char(array)
+    if type_oid in types.ARRAY_ELEMENTS:
+        return _lists(array, types.ARRAY_ELEMENTS[type_oid])
     raise FeatureNotSupportedError(
         f"binary format is not supported for type with OID {type_oid}",
         hint="Ask for this column in text format.",
@@ -71,6 +106,13 @@ def _fixed(values: Any, array: Any) -> Any:
 
 
 def _numeric(array: Any) -> Any:
+    numbers = whole_numbers(array) if pa.types.is_decimal(array.type) else None
+    if numbers is not None:
+        valid = validity(array)
+        out = np.empty(kernels.NUMERIC_WIDTH * len(valid), np.uint8)
+        out_offsets = np.zeros(len(valid) + 1, np.int64)
+        kernels.decimal_binary(numbers, valid, array.type.scale, out, out_offsets)
+        return from_parts(out_offsets, out[: out_offsets[-1]], valid)
     texts = decimal_text(array) if pa.types.is_decimal(array.type) else array
     offsets, content, valid = binary_parts(texts)
     if pc.any(pc.match_substring_regex(texts, "[^-0-9.]")).as_py():
@@ -88,3 +130,29 @@ def _uuid(array: Any) -> Any:
     offsets = np.zeros(len(valid) + 1, np.int64)
     np.cumsum(np.where(valid, 16, 0), out=offsets[1:])
     return from_parts(offsets, packed, valid)
+
+
+def _char(array: Any) -> Any:
+    r"""charsend: one byte; the text is that byte, none for byte 0, or its octal form ``\ooo``."""
+    offsets, content, valid = binary_parts(array)
+    sizes = np.diff(offsets)
+    content = np.append(content, np.zeros(4, np.uint8))
+    at = offsets[:-1]
+    digits = (content[at[:, None] + np.arange(1, 4)].astype(np.int64) - 48) @ np.array([64, 8, 1])
+    letters = np.where(sizes == 4, digits, np.where(sizes == 0, 0, content[at])).astype(np.uint8)
+    out_offsets = np.zeros(len(offsets), np.int64)
+    np.cumsum(valid, out=out_offsets[1:])
+    return from_parts(out_offsets, letters[valid], valid)
+
+
+def _lists(array: Any, element_oid: int) -> Any:
+    """array_send of arrays of one dimension that begin at 1."""
+    valid = validity(array)
+    lists = array.offsets.to_numpy().astype(np.int64)
+    offsets, content, items_valid = binary_parts(binary_column(array.values, element_oid))
+    out_offsets = np.zeros(len(lists), np.int64)
+    room = kernels.ARRAY_OVERHEAD * len(valid) + 4 * len(items_valid) + len(content)
+    out = np.empty(room, np.uint8)
+    items = (offsets, content, items_valid)
+    kernels.array_binary(lists, valid, items, element_oid, out, out_offsets)
+    return from_parts(out_offsets, out[: out_offsets[-1]], valid)

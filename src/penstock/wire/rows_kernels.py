@@ -16,12 +16,16 @@ from penstock.change.quoting import ARRAY_QUOTING, NULL, write_item
 from penstock.change.write_text import (
     DAY_US,
     ERA,
+    MINUS,
+    POINT,
     SECOND_US,
     bytea_text,
     clock,
     copy,
     date,
+    number,
     put,
+    signed,
     zone,
 )
 from penstock.compiled import compiled
@@ -31,8 +35,19 @@ Bytes = Any
 
 DATE_WIDTH = 16
 TIMESTAMP_WIDTH = 48
+DECIMAL_WIDTH = 24
 ITEM_OVERHEAD = 5
 """Bytes around an item of an array: delimiter and quotes, or delimiter and NULL."""
+
+NUMERIC_WIDTH = 28
+"""Bytes of a numeric of at most 19 digits in binary: the header, ten digits to base 10000."""
+
+_LEAD = 5
+"""Digits to base 10000 that an int64 may have before the point."""
+_POWERS = 10 ** np.arange(19, dtype=np.int64)
+
+ARRAY_OVERHEAD = 20
+"""Bytes before the items of an array in binary: dimensions, flag, type, length, lower bound."""
 
 _BLANK, _COMMA, _OPEN_BRACE, _CLOSE_BRACE = (ord(c) for c in " ,{}")
 
@@ -47,11 +62,17 @@ def place(out: Bytes, at: Any, offsets: Any, data: Bytes, valid: Any) -> None:
             at[row] = where + 4
             continue
         size = offsets[row + 1] - offsets[row]
-        out[where] = (size >> 24) & 255
-        out[where + 1] = (size >> 16) & 255
-        out[where + 2] = (size >> 8) & 255
-        out[where + 3] = size & 255
-        at[row] = copy(data, offsets[row], size, out, where + 4)
+        at[row] = copy(data, offsets[row], size, out, _int32(out, where, size))
+
+
+@compiled
+def _int32(out: Bytes, to: int, value: int) -> int:
+    """Write an int32 in network order; the place behind it."""
+    out[to] = (value >> 24) & 255
+    out[to + 1] = (value >> 16) & 255
+    out[to + 2] = (value >> 8) & 255
+    out[to + 3] = value & 255
+    return to + 4
 
 
 @compiled
@@ -62,26 +83,73 @@ def pack(wide: Any, used: Any, offsets: Any, out: Bytes) -> None:
 
 
 @compiled
-def dates(days: Any, wide: Any, used: Any) -> None:
-    """Days as ``YYYY-MM-DD`` or ``YYYY-MM-DD BC`` in rows of DATE_WIDTH."""
+def dates(days: Any, valid: Any, out: Bytes, out_offsets: Any) -> None:
+    """Days as ``YYYY-MM-DD`` or ``YYYY-MM-DD BC``; ``out`` has room for DATE_WIDTH of each."""
+    to = 0
     for row in range(len(days)):
-        at, before_christ = date(wide[row], 0, days[row])
-        used[row] = put(wide[row], at, ERA) if before_christ else at
+        out_offsets[row] = to
+        if valid[row]:
+            to, before_christ = date(out, to, days[row])
+            to = put(out, to, ERA) if before_christ else to
+    out_offsets[len(days)] = to
 
 
 @compiled
-def timestamps(micros: Any, zoned: bool, shift: Any, wide: Any, used: Any) -> None:
-    """Microseconds as ISO text, ``shift`` seconds east of UTC, in rows of TIMESTAMP_WIDTH."""
+def timestamps(
+    micros: Any, valid: Any, zoned: bool, shift: Any, out: Bytes, out_offsets: Any
+) -> None:
+    """Microseconds as ISO text, ``shift`` seconds east of UTC.
+
+    ``out`` has room for TIMESTAMP_WIDTH of each.  A day is written once for rows that follow each
+    other, and then copied.
+    """
+    to, day_at, day_size, before_christ = 0, 0, 0, False
+    last = -(2**62)
     for row in range(len(micros)):
-        out = wide[row]
+        out_offsets[row] = to
+        if not valid[row]:
+            continue
         value = micros[row] + shift[row] * SECOND_US
         days = value // DAY_US
-        at, before_christ = date(out, 0, days)
-        out[at] = _BLANK
-        at = clock(out, at + 1, value - days * DAY_US)
+        if days != last:
+            day_at, last = to, days
+            to, before_christ = date(out, to, days)
+            day_size = to - day_at
+        else:
+            to = copy(out, day_at, day_size, out, to)
+        out[to] = _BLANK
+        to = clock(out, to + 1, value - days * DAY_US)
         if zoned:
-            at = zone(out, at, shift[row])
-        used[row] = put(out, at, ERA) if before_christ else at
+            to = zone(out, to, shift[row])
+        to = put(out, to, ERA) if before_christ else to
+    out_offsets[len(micros)] = to
+
+
+@compiled
+def decimals(values: Any, valid: Any, scale: int, out: Bytes, out_offsets: Any) -> None:
+    """Whole numbers as decimals with ``scale`` digits behind the point.
+
+    ``out`` has room for DECIMAL_WIDTH and ``scale`` bytes of each.
+    """
+    unit = _POWERS[scale]
+    to = 0
+    for row in range(len(values)):
+        out_offsets[row] = to
+        if not valid[row]:
+            continue
+        value = values[row]
+        if scale == 0:
+            to = signed(out, to, value)
+            continue
+        if value < 0:
+            out[to] = MINUS
+            to += 1
+            value = -value
+        before = value // unit
+        to = number(out, to, before, 1)
+        out[to] = POINT
+        to = number(out, to + 1, value - before * unit, scale)
+    out_offsets[len(values)] = to
 
 
 @compiled
@@ -123,6 +191,38 @@ def array_text(
 
 
 @compiled
+def array_binary(
+    lists: Any, lists_valid: Any, items: Any, element_oid: int, out: Any, out_offsets: Any
+) -> None:
+    """One-dimensional arrays as array_send writes them; ``items``: offsets, bytes, validity.
+
+    ``out`` has room for ARRAY_OVERHEAD of each list, and 4 bytes and the bytes of each item.
+    """
+    offsets, data, valid = items
+    to = 0
+    for row in range(len(lists) - 1):
+        out_offsets[row] = to
+        if not lists_valid[row]:
+            continue
+        first, last = lists[row], lists[row + 1]
+        nulls = 0
+        for item in range(first, last):
+            if not valid[item]:
+                nulls = 1
+        to = _int32(out, to, 1 if last > first else 0)
+        to = _int32(out, _int32(out, to, nulls), element_oid)
+        if last > first:
+            to = _int32(out, _int32(out, to, last - first), 1)
+        for item in range(first, last):
+            if valid[item]:
+                size = offsets[item + 1] - offsets[item]
+                to = copy(data, offsets[item], size, out, _int32(out, to, size))
+            else:
+                to = _int32(out, to, -1)
+    out_offsets[len(lists) - 1] = to
+
+
+@compiled
 def numeric_binary(offsets: Any, data: Bytes, out: Bytes, out_offsets: Any) -> None:
     """Decimal texts (at most 1,000 digits, no exponent) as numeric_send writes them."""
     # numeric_send: ndigits, weight, sign, dscale (int16 each), then digits to base 10000.
@@ -150,17 +250,55 @@ def numeric_binary(offsets: Any, data: Bytes, out: Bytes, out_offsets: Any) -> N
         for i in range(scale):
             groups[lead + i // 4] += (data[point + 1 + i] - 48) * 10 ** (3 - i % 4)
         count = lead + (scale + 3) // 4
-        first = 0
-        while first < count and groups[first] == 0:
-            first += 1
-        while count > first and groups[count - 1] == 0:
-            count -= 1
-        weight = lead - 1 - first if count > first else 0
-        header = (count - first, weight, 16384 if negative and count > first else 0, scale)
-        for field in header:
-            out[at], out[at + 1] = (field >> 8) & 255, field & 255
-            at += 2
-        for i in range(first, count):
-            out[at], out[at + 1] = groups[i] >> 8, groups[i] & 255
-            at += 2
+        at = _numeric(groups, lead, count, negative, scale, out, at)
     out_offsets[len(offsets) - 1] = at
+
+
+@compiled
+def decimal_binary(values: Any, valid: Any, scale: int, out: Bytes, out_offsets: Any) -> None:
+    """Whole numbers as numeric_send writes decimals with ``scale`` (at most 18) digits.
+
+    ``out`` has room for NUMERIC_WIDTH bytes of each.
+    """
+    groups = np.zeros(10, dtype=np.int64)
+    at = 0
+    for row in range(len(values)):
+        out_offsets[row] = at
+        if not valid[row]:
+            continue
+        size = abs(values[row])
+        before = size // _POWERS[scale]
+        rest = size - before * _POWERS[scale]
+        for i in range(_LEAD):
+            groups[_LEAD - 1 - i] = before % 10000
+            before //= 10000
+        count, left = _LEAD, scale
+        while left > 0:
+            unit = _POWERS[max(left - 4, 0)]
+            group = rest // unit
+            rest -= group * unit
+            groups[count] = group if left >= 4 else group * _POWERS[4 - left]
+            count, left = count + 1, left - 4
+        at = _numeric(groups, _LEAD, count, values[row] < 0, scale, out, at)
+    out_offsets[len(values)] = at
+
+
+@compiled
+def _numeric(
+    groups: Any, lead: int, count: int, negative: bool, scale: int, out: Bytes, at: int
+) -> int:
+    """numeric_send of ``count`` digits to base 10000, ``lead`` of them before the point."""
+    first = 0
+    while first < count and groups[first] == 0:
+        first += 1
+    while count > first and groups[count - 1] == 0:
+        count -= 1
+    weight = lead - 1 - first if count > first else 0
+    header = (count - first, weight, 16384 if negative and count > first else 0, scale)
+    for field in header:
+        out[at], out[at + 1] = (field >> 8) & 255, field & 255
+        at += 2
+    for i in range(first, count):
+        out[at], out[at + 1] = groups[i] >> 8, groups[i] & 255
+        at += 2
+    return at

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change import types
 from penstock.change.float_text import float_texts
 from penstock.errors import FeatureNotSupportedError
 from penstock.wire import rows_kernels as kernels
@@ -27,6 +28,10 @@ UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "
 
 _LAST_TRANSITIONS = 2_145_916_800_000_000
 """2038-01-01: tzdata lists transitions up to there, later ones follow its rule for the zone."""
+
+_INT64_DIGITS = 18
+"""Digits that every int64 has room for."""
+_MIN_INT64 = -(2**63)
 
 _HOUR = 3_600_000_000
 _YEAR_2400 = datetime(2400, 1, 1, tzinfo=UTC)
@@ -44,7 +49,7 @@ def text_column(array: Any, timezone: str = "UTC") -> Any:
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return _floats(array)
     if pa.types.is_decimal(kind):
-        return _plain(decimal_text(array))
+        return _decimals(array)
     if pa.types.is_date(kind):
         return _dates(array)
     if pa.types.is_timestamp(kind):
@@ -74,6 +79,31 @@ def decimal_text(array: Any) -> Any:
     return pc.binary_join_element_wise(
         pc.if_else(negative, "-", ""), before, pc.if_else(pc.is_valid(digits), ".", None), after, ""
     )
+
+
+def shown_numerics(array: Any, type_oid: int, typmod: int) -> Any:
+    """Numerics, or arrays of them, of a column without a declared scale: as texts, else as it is.
+
+    Such a column is decimal(38,18), which knows no display scales: each value is shown with the
+    least scale that it has (PostgreSQL's trim_scale), as queries show it.
+    """
+    if typmod >= 4 or types.ARRAY_ELEMENTS.get(type_oid, type_oid) != types.NUMERIC:
+        return array
+    if pa.types.is_decimal(array.type):
+        return pc.replace_substring_regex(decimal_text(array), r"\.?0+$", "")
+    if not pa.types.is_list(array.type) or not pa.types.is_decimal(array.type.value_type):
+        return array
+    values = shown_numerics(array.values, types.NUMERIC, typmod)
+    return pa.ListArray.from_arrays(array.offsets, values, mask=pc.is_null(array))
+
+
+def whole_numbers(array: Any) -> Any:
+    """Decimals without their point as int64, anything for NULL; None when one has no room."""
+    words = np.frombuffer(array.buffers()[1], np.int64)
+    words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+    low, high = words[:, 0], words[:, 1]
+    fit = (high == low >> 63) & (low != _MIN_INT64)  # which has no positive counterpart
+    return low if array.type.scale <= _INT64_DIGITS and fit[validity(array)].all() else None
 
 
 def binary_parts(array: Any) -> tuple[Any, Any, Any]:
@@ -120,10 +150,9 @@ def _packed(wide: Any, used: Any, valid: Any) -> Any:
 
 def _dates(array: Any) -> Any:
     days = pc.fill_null(pc.cast(pc.cast(array, pa.date32()), pa.int32()), 0).to_numpy()
-    wide = np.empty((len(days), kernels.DATE_WIDTH), np.uint8)
-    used = np.zeros(len(days), np.int64)
-    kernels.dates(days.astype(np.int64), wide, used)
-    return _packed(wide, used, validity(array))
+    out, out_offsets, valid = _room(array, kernels.DATE_WIDTH)
+    kernels.dates(days.astype(np.int64), valid, out, out_offsets)
+    return _written(out, out_offsets, valid)
 
 
 def _timestamps(array: Any, timezone: str) -> Any:
@@ -131,10 +160,19 @@ def _timestamps(array: Any, timezone: str) -> Any:
     instants = pc.cast(array, pa.timestamp("us", array.type.tz))
     micros = pc.fill_null(pc.cast(instants, pa.int64()), 0).to_numpy()
     shift = zone_offsets(micros, timezone) if zoned else np.zeros(len(micros), np.int64)
-    wide = np.empty((len(micros), kernels.TIMESTAMP_WIDTH), np.uint8)
-    used = np.zeros(len(micros), np.int64)
-    kernels.timestamps(micros, zoned, shift, wide, used)
-    return _packed(wide, used, validity(array))
+    out, out_offsets, valid = _room(array, kernels.TIMESTAMP_WIDTH)
+    kernels.timestamps(micros, valid, zoned, shift, out, out_offsets)
+    return _written(out, out_offsets, valid)
+
+
+def _room(array: Any, width: int) -> tuple[Any, Any, Any]:
+    """Bytes for texts of so many each, their offsets, and which of them there will be."""
+    rows = len(array)
+    return np.empty(rows * width, np.uint8), np.zeros(rows + 1, np.int64), validity(array)
+
+
+def _written(out: Any, offsets: Any, valid: Any) -> Any:
+    return from_parts(offsets, out[: offsets[-1]], valid)
 
 
 def zone_offsets(micros: Any, timezone: str) -> Any:
@@ -162,6 +200,15 @@ def _rule_offset(rules: ZoneInfo, hour: int) -> int:
     instant = _YEAR_2400 + timedelta(hours=(hour - _YEAR_2400_HOURS) % _CYCLE_HOURS)
     offset = instant.astimezone(rules).utcoffset()
     return int(offset.total_seconds()) if offset is not None else 0
+
+
+def _decimals(array: Any) -> Any:
+    numbers, scale = whole_numbers(array), array.type.scale
+    if numbers is None:
+        return _plain(decimal_text(array))
+    out, out_offsets, valid = _room(array, kernels.DECIMAL_WIDTH + scale)
+    kernels.decimals(numbers, valid, scale, out, out_offsets)
+    return _written(out, out_offsets, valid)
 
 
 def _floats(array: Any) -> Any:

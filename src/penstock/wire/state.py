@@ -13,6 +13,7 @@ Out:  the next state, or ProtocolError when the event is not in the state's row.
     PIPELINE        messages of the extended protocol since the last Sync
     SKIPPING        one of them failed: all is ignored up to the next Sync
     COPY_IN         a COPY FROM STDIN that we carry out reads the client's rows
+    COPY_BOTH       a replication stream; the client confirms positions
     CLOSED          final
 
 All states are of one connection and die with it: none is durable.
@@ -39,11 +40,12 @@ class State(StrEnum):
     PIPELINE = "pipeline"
     SKIPPING = "skipping"
     COPY_IN = "copy in"
+    COPY_BOTH = "copy both"
     CLOSED = "closed"
 
 
 class Event(StrEnum):
-    """What changes a state; the last four are ours, the others are sent by the client."""
+    """What changes a state; the last five are ours, the others are sent by the client."""
 
     SSL_REQUEST = "SSLRequest"
     GSSENC_REQUEST = "GSSENCRequest"
@@ -59,6 +61,7 @@ class Event(StrEnum):
     TERMINATE = "Terminate"
     LOGGED_IN = "logged in"
     COPY_STARTED = "copy started"
+    STREAM_STARTED = "stream started"
     FAILED = "failed"
     LOST = "lost"
 
@@ -97,6 +100,7 @@ _TRANSITIONS: dict[State, dict[Event, State]] = {
         **dict.fromkeys(_COPY_OUTSIDE, S.READY),
         E.FUNCTION_CALL: S.READY,
         E.COPY_STARTED: S.COPY_IN,
+        E.STREAM_STARTED: S.COPY_BOTH,
         E.FAILED: S.READY,
         E.TERMINATE: S.CLOSED,
         E.LOST: S.CLOSED,
@@ -125,6 +129,13 @@ _TRANSITIONS: dict[State, dict[Event, State]] = {
         E.EXTENDED: S.COPY_IN,  # Flush; the sender of any other is told so by the session
         E.SYNC: S.COPY_IN,
         E.COPY_ROWS: S.COPY_IN,
+        E.COPY_END: S.READY,
+        E.FAILED: S.READY,
+        E.TERMINATE: S.CLOSED,
+        E.LOST: S.CLOSED,
+    },
+    S.COPY_BOTH: {
+        E.COPY_ROWS: S.COPY_BOTH,
         E.COPY_END: S.READY,
         E.FAILED: S.READY,
         E.TERMINATE: S.CLOSED,

@@ -10,9 +10,11 @@ apply does.  A crash before the swap's COMMIT leaves a file that nothing names, 
 next writer restores away.
 
 A removal holds the table's lock from the settling of its head to its end: no batch is under way,
-and the committed version is the head, which is what VACUUM keeps.  It runs on this thread, so no
-rewrite waits for its swap; while an initial copy writes files into a table, nothing is removed from
-it.  Another program's uncommitted files are safe for as long as the retention, as Delta says.
+and the committed version is the head, whose files stay.  So do those that a slot's subscriber may
+yet be told of (control/retention.py), which is looked up before the lock is taken.  It runs on this
+thread, so no rewrite waits for its swap; while an initial copy writes files into a table, nothing
+is removed from it.  Another program's uncommitted files are safe for as long as the retention, as
+Delta says.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import time
 from penstock.control.catalog import committed_versions, lake_tables
 from penstock.control.commits import begin_commit
 from penstock.control.connect import ControlConnection, connect
+from penstock.control.definitions import forget_definitions
+from penstock.control.retention import forgettable, needed_by_slots
 from penstock.errors import (
     ConcurrentWriteError,
     ObjectInUseError,
@@ -33,9 +37,10 @@ from penstock.errors import (
 )
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.compact import discard, groups, rewrite, swap
+from penstock.lake.dropped import remove_dropped
 from penstock.lake.key_index import remove_unneeded
 from penstock.lake.log import data_files
-from penstock.lake.vacuum import clean_log, expired_files, vacuum
+from penstock.lake.vacuum import clean_log, expired_files, needed_files, remove_files
 from penstock.workers.context import WorkerContext
 from penstock.workers.writing import lock_settled
 
@@ -44,6 +49,9 @@ log = logging.getLogger(__name__)
 _COPIED = """
 SELECT FROM pg_subscription_rel WHERE srsubstate = 'd' AND (srrelid = %(relid)s::oid
     OR srrelid IN (SELECT relid FROM pg_partition_ancestors(%(relid)s::oid::regclass) relid))"""
+
+DEFINITIONS_KEPT_DAYS = 7.0
+"""What publications and tables were is known for so long without a slot, as Delta keeps files."""
 
 INTERVAL = 5.0
 """Seconds between two looks: at most so many batches' files wait beyond a tier's eight."""
@@ -60,11 +68,24 @@ def maintain(context: WorkerContext, stopping: threading.Event) -> None:
                 if seen.get(relid) != version and not stopping.is_set():
                     compact_table(context, conn, relid, stopping)
                     seen[relid] = version
-            if settings.autovacuum and time.monotonic() >= look_at:
-                for relid in committed_versions(conn):
-                    if not stopping.is_set():
-                        vacuum_table(context, conn, relid)
+            if time.monotonic() >= look_at:
+                remove_old(context, conn, stopping)
                 look_at = time.monotonic() + settings.autovacuum_naptime
+
+
+def remove_old(context: WorkerContext, conn: ControlConnection, stopping: threading.Event) -> None:
+    """Remove all that neither a slot nor a retention needs: files, folders, definitions."""
+    try:
+        needed = needed_by_slots(conn)
+    except ObjectInUseError as error:
+        log.warning("nothing old is removed: %s", error)
+        return
+    remove_dropped(conn, context.settings.lake_path, needed.dropped)
+    forget_definitions(conn, forgettable(conn, needed, DEFINITIONS_KEPT_DAYS))
+    if context.settings.autovacuum:
+        for relid, needed_from in needed.versions.items():
+            if not stopping.is_set():
+                vacuum_table(context, conn, relid, needed_from)
 
 
 def compact_table(
@@ -105,23 +126,31 @@ def compact_table(
         )
 
 
-def vacuum_table(context: WorkerContext, conn: ControlConnection, relid: int) -> None:
-    """Remove files and log entries of one table that no version within retention needs."""
+def vacuum_table(
+    context: WorkerContext, conn: ControlConnection, relid: int, needed_from: int
+) -> None:
+    """Remove files and log entries of one table that no version from ``needed_from`` on needs.
+
+    Nor any that is within the table's retention.
+    """
     root = context.settings.lake_path
     table = lake_tables(conn, [relid], root).get(relid)
     if table is None or table.version is None:
         return
     try:
+        needed = needed_files(table.location, needed_from, table.version)
         with begin_commit(conn, "vacuum", root) as commit:
             [now] = lock_settled(context.spark.session, commit, [relid]).values()
             if conn.execute(_COPIED, {"relid": relid}).fetchone() is not None:
                 log.debug('table "%s.%s" is not vacuumed: it is copied', now.schema, now.name)
                 return
-            expired = expired_files(now)
+            assert now.version is not None  # a version is never taken away
+            needed |= needed_files(now.location, table.version, now.version)
+            expired = expired_files(now, needed)
             if expired:
-                vacuum(context.spark.own_session(), now)
+                remove_files(now, expired)
             remove_unneeded(now)
-            cleaned = clean_log(now)
+            cleaned = clean_log(now, needed_from)
     except (PenstockError, OSError) as error:
         log.warning('table "%s.%s" is not vacuumed: %s', table.schema, table.name, error)
         return

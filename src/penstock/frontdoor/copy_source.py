@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the rows of a COPY TO come from, at the versions that the session's snapshot shows.
+
+    what is copied                                        its rows come from
+    --------------                                        ------------------
+    a table, or columns of it                             the table's data files
+    SELECT of columns of one table, without conditions    the same, or its leaves'
+    any other query                                       Spark, by way of files that it writes
+
+Spark's result goes through files so that it is never in memory, and so that a slow client does not
+hold up Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.change.types import arrow_type
+from penstock.errors import PenstockError
+from penstock.frontdoor.actions import Backend, CopyLake, RunOnLake
+from penstock.frontdoor.query import SparkQueries
+from penstock.lake.table_rows import file_rows, table_rows
+from penstock.sql.nodes import Node
+
+_RELATION = """
+SELECT c.relkind::pg_catalog.text,
+    (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
+            a.attnum, a.attname, a.atttypid::pg_catalog.int8, a.atttypmod, a.attgenerated)
+            ORDER BY a.attnum)
+        FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+    EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)::pg_catalog.text,
+    CASE WHEN c.relkind = 'p' THEN
+        (SELECT pg_catalog.json_agg(t.relid::pg_catalog.oid::pg_catalog.int8)
+            FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf AND t.relid <> c.oid) END
+FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid"""
+
+_jobs = count(1)
+
+
+@dataclass(frozen=True)
+class _Column:
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+    generated: str
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """A table; ``parts`` are the relations that have its rows, None when more than that counts."""
+
+    columns: tuple[_Column, ...]
+    parts: tuple[int, ...] | None
+
+
+@dataclass
+class CopySource:
+    """Rows to be copied: names and types of the columns, the rows, what is removed afterwards."""
+
+    names: tuple[str, ...]
+    type_oids: tuple[int, ...]
+    settings: dict[str, str]
+    rows: Iterator[pa.RecordBatch] = field(repr=False)
+    folder: Path | None = None
+
+    async def close(self) -> None:
+        """Remove what Spark has written."""
+        if self.folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+
+class CopySources:
+    """Finds the rows; ``scratch`` is the folder below which Spark writes."""
+
+    def __init__(self, queries: SparkQueries, scratch: Path) -> None:
+        self._queries = queries
+        self._scratch = scratch
+
+    async def open(self, backend: Backend, copy: CopyLake) -> CopySource:
+        """The rows of a COPY that the control database has found right."""
+        if copy.query is not None:
+            return await self._query(backend, copy.query)
+        relation = await self._relation(backend, copy.relids[0])
+        if copy.columns is None:
+            columns = [each for each in relation.columns if not each.generated]
+        else:
+            by_name = {each.name: each for each in relation.columns}
+            columns = [by_name[name] for name in copy.columns]
+        parts = relation.parts or copy.relids  # COPY of a table leaves out those that inherit it
+        return await self._table(backend, columns, [each.name for each in columns], parts)
+
+    async def _query(self, backend: Backend, query: RunOnLake) -> CopySource:
+        tree = await self._queries.tree(backend, query.sql)
+        simple = _simple(tree)
+        if simple is not None:
+            relid, attnums, names = simple
+            relation = await self._relation(backend, relid)
+            by_number = {each.attnum: each for each in relation.columns}
+            columns = [by_number[each] for each in attnums if each in by_number]
+            is_stored = all(each.generated != "v" for each in columns)
+            if relation.parts is not None and is_stored and len(columns) == len(attnums):
+                return await self._table(backend, columns, names, relation.parts)
+        return await self._spark(backend, tree)
+
+    async def _relation(self, backend: Backend, relid: int) -> _Relation:
+        ((kind, columns, has_children, leaves),) = await backend.query(_RELATION, [str(relid)])
+        parts: tuple[int, ...] | None = (relid,)
+        if kind == "p":
+            parts = tuple(json.loads(leaves or "[]"))
+        elif has_children == "true":
+            parts = None
+        return _Relation(tuple(_Column(*each) for each in json.loads(columns or "[]")), parts)
+
+    async def _table(
+        self,
+        backend: Backend,
+        columns: Sequence[_Column],
+        names: Sequence[str],
+        parts: Sequence[int],
+    ) -> CopySource:
+        settings = await self._queries.catalog.settings(backend)
+        tables = await self._queries.catalog.versions(backend, sorted(parts), self._queries.lake)
+        schema = pa.schema(
+            [(each.name, arrow_type(each.type_oid, each.typmod)) for each in columns]
+        )
+        rows = (table_rows(each.location, each.version, schema) for each in tables)
+        return CopySource(
+            tuple(names),
+            tuple(each.type_oid for each in columns),
+            settings,
+            chain.from_iterable(rows),
+        )
+
+    async def _spark(self, backend: Backend, tree: Node) -> CopySource:
+        prepared = await self._queries.prepare(backend, tree)
+        names = tuple(_name(entry) for entry in _visible(tree))
+        source = CopySource(
+            names, prepared.translation.type_oids, prepared.settings, iter(()), self._scratch
+        )
+        source.folder = self._scratch / f"copy-{uuid.uuid4()}"
+        job = f"penstock client copy {next(_jobs)}"
+        running = asyncio.ensure_future(self._queries.unload(prepared, job, source.folder))
+        try:
+            files = await asyncio.shield(running)
+        except BaseException:
+            # Spark is to end before its files are removed.
+            self._queries.cancel(job)
+            await asyncio.wait([running])
+            await source.close()
+            raise
+        schema = pq.read_schema(files[0])
+        source.rows = chain.from_iterable(file_rows(each, schema) for each in files)
+        return source
+
+
+def _simple(tree: Node) -> tuple[int, list[int], list[str]] | None:
+    """The table, the columns and their names when a query is SELECT of columns of one table."""
+    tables, entries = tree.items("rtable"), tree.items("targetList")
+    if tree["commandType"] != 1 or len(tables) != 1 or any(map(tree.get, _MORE)):
+        return None
+    source = tree["jointree"].items("fromlist")
+    is_all = tree["jointree"].get("quals") is None and len(source) == 1
+    if not is_all or source[0].tag != "RANGETBLREF" or not _is_whole_table(tables[0]):
+        return None
+    if any(entry["resjunk"] or not _is_column(entry["expr"]) for entry in entries):
+        return None
+    attnums = [entry["expr"]["varattno"] for entry in entries]
+    return tables[0]["relid"], attnums, [_name(entry) for entry in entries]
+
+
+_MORE = (
+    *(
+        "hasAggs",
+        "hasWindowFuncs",
+        "hasTargetSRFs",
+        "hasSubLinks",
+        "hasDistinctOn",
+        "hasRowSecurity",
+    ),
+    *("cteList", "groupClause", "groupingSets", "havingQual", "windowClause", "distinctClause"),
+    *("sortClause", "limitOffset", "limitCount", "rowMarks", "setOperations"),
+)
+"""Fields of a Query node that are empty in a plain SELECT."""
+
+_RELATION_KIND = 0
+"""RTE_RELATION."""
+
+
+def _is_whole_table(entry: Node) -> bool:
+    """Whether a range table entry is a table, without ONLY on a partitioned one."""
+    if entry["rtekind"] != _RELATION_KIND or entry.get("tablesample") is not None:
+        return False
+    return entry["relkind"] == "r" or (entry["relkind"] == "p" and bool(entry["inh"]))
+
+
+def _is_column(expression: Any) -> bool:
+    return isinstance(expression, Node) and expression.tag == "VAR" and expression["varattno"] > 0
+
+
+def _visible(tree: Node) -> list[Any]:
+    return [entry for entry in tree.items("targetList") if not entry["resjunk"]]
+
+
+def _name(entry: Any) -> str:
+    """A result column's name; the reader of node trees takes these two words for Booleans."""
+    name = entry["resname"]
+    return str(name).lower() if isinstance(name, bool) else str(name)
+
+
+def check_count(source: CopySource, told: int) -> None:
+    """The lake's columns must be as many as the client was told of (XX000)."""
+    if told != len(source.type_oids):
+        raise PenstockError(
+            "the lake's rows do not have the columns of the COPY",
+            detail=f"They have {len(source.type_oids)}, and PostgreSQL says {told}.",
+        )

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replication connection: what a subscriber of the lake sends, one Query message at a time.
+
+In:   replication commands and SQL, on a connection with ``replication=database``.
+Out:  the control database's walsender's answers; a stream that is the lake's (expansion.py).
+
+    the text is ...                          what is done
+    ---------------                          ------------
+    START_REPLICATION ... LOGICAL            the stream, expanded
+    another replication command              passed on, unless it could show what is not the lake's
+    SQL that reads no lake table             passed on
+    COPY ... TO STDOUT of lake tables        carried out from Delta, at the snapshot of the session
+    anything else                            0A000
+
+A slot's snapshot (SNAPSHOT 'use') is that of the session's transaction, and versions of lake tables
+are read in it like in any other: so a copy shows exactly what the slot's stream does not.
+"""
+
+from __future__ import annotations
+
+from penstock.control.ledger_stream import LEDGER_NAME
+from penstock.errors import (
+    ConnectionLostError,
+    FeatureNotSupportedError,
+    InsufficientPrivilegeError,
+    PenstockError,
+)
+from penstock.frontdoor.actions import CopyLake, Publisher, Relay, StreamOptions
+from penstock.frontdoor.conversation import Conversation
+from penstock.frontdoor.exchange import ROWS, Step, StreamExchange, first_of
+from penstock.frontdoor.expansion import Expansion, end_messages
+from penstock.frontdoor.statement import carry_out
+from penstock.frontdoor.walsender import Walsender
+from penstock.sql.replication import (
+    ReplicationCommand,
+    StartReplication,
+    replication_command,
+)
+from penstock.sql.split import statements
+from penstock.wire import requests, responses
+from penstock.wire.framing import Message
+from penstock.wire.state import Event
+
+_PLUGIN = "SELECT plugin FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
+_ANSWER = ROWS | {responses.COMMAND_COMPLETE, responses.EMPTY_QUERY}
+
+
+class ReplicationCommands:
+    """Answers the Query messages of one replication connection."""
+
+    def __init__(self, conversation: Conversation, walsender: Walsender, publisher: Publisher):
+        self._conversation = conversation
+        self._walsender = walsender
+        self._publisher = publisher
+        self.is_streaming = False
+        self._exchange: StreamExchange | None = None
+
+    @property
+    def _is_open(self) -> bool:
+        return self._exchange is not None and not self._exchange.done.is_set()
+
+    async def run(self, message: Message) -> None:
+        """Answer one Query message, with ReadyForQuery at the end."""
+        await self._walsender.settle()
+        try:
+            text = self._conversation.text(requests.parse_query(message))
+            command = replication_command(text)
+            if command is not None and command.start is not None:
+                _check(command)
+                await self._stream(command.start)
+            elif await self._passed_on(command, text, message):
+                return
+        except ConnectionLostError:
+            raise
+        except PenstockError as error:
+            if self._is_open:
+                raise  # the walsender still streams: the session ends
+            await self._conversation.fail(error)
+        await self._walsender.release()
+        await self._conversation.finish_simple()
+
+    async def _passed_on(
+        self, command: ReplicationCommand | None, text: str, message: Message
+    ) -> bool:
+        """Answer anything but a stream; True when ReadyForQuery is on its way too."""
+        if command is not None:
+            _check(command)
+        elif self._walsender.ready_status != "E":
+            copies = await self._copies(text)
+            if copies:
+                await carry_out(self._conversation, copies[0], text)
+                return False
+        if self._walsender.is_holding:
+            await self._walsender.run(text, _ANSWER)
+            return False
+        self._walsender.send(Step.QUERY, message.raw)
+        return True
+
+    async def _copies(self, text: str) -> list[CopyLake]:
+        """The COPY of lake tables that a text is; refuse what else may not be passed on."""
+        copies = []
+        parts = statements(text, self._conversation.standard_conforming_strings)
+        for part in parts:
+            action = await self._conversation.route(part.text)
+            if isinstance(action, CopyLake) and len(parts) == 1:
+                copies.append(action)
+            elif action != Relay():
+                raise FeatureNotSupportedError(
+                    "this statement is not supported in a replication connection",
+                    detail="It reads or writes tables of the lake, or changes a definition.",
+                    hint="Use an ordinary connection; COPY ... TO STDOUT is supported here, alone.",
+                )
+        return copies
+
+    async def _stream(self, start: StartReplication) -> None:
+        await self._check_plugin(start.slot)
+        timezone = self._walsender.parameters.get("TimeZone", "UTC")
+        options = StreamOptions(start.publications, start.is_on("binary"), timezone)
+        exchange = self._exchange = StreamExchange()
+        raw = self._conversation.raw(start.relayed())
+        self._walsender.send(Step.QUERY, requests.query(raw), exchange)
+        await first_of(exchange.started.wait(), exchange.done.wait())
+        if exchange.started.is_set():
+            self._conversation.state.on(Event.STREAM_STARTED)
+            self._conversation.client.write(responses.copy_both())
+            self.is_streaming = True
+            published = self._publisher.stream(options)
+            wants_messages = start.is_on("messages")
+            await Expansion(
+                self._conversation, exchange, published, wants_messages=wants_messages
+            ).run()
+            self.is_streaming = False
+        await exchange.wait()
+        self._conversation.client.write(end_messages(exchange))
+
+    async def _check_plugin(self, slot: str) -> None:
+        """A slot of another plugin, made by a function, would show commit records (0A000)."""
+        rows = await self._walsender.query(_PLUGIN, [slot])
+        if rows and rows[0][0] != "pgoutput":
+            raise FeatureNotSupportedError(
+                f'replication slot "{slot}" has the output plugin "{rows[0][0]}", which is not'
+                " supported",
+                hint="Use a slot of pgoutput.",
+            )
+
+
+def _check(command: ReplicationCommand) -> None:
+    if command.slot == LEDGER_NAME:
+        raise InsufficientPrivilegeError(
+            f'permission denied for replication slot "{command.slot}"',
+            detail="It is the node's own.",
+        )

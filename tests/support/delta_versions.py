@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of a Delta table, written as the lake's writers do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.change import types
+from penstock.change.relation import LakeColumn, LakeTable, ReplicaIdentity
+from penstock.lake import tables
+from penstock.lake.files import write_file
+from penstock.lake.find import find_rows
+from penstock.lake.log import head_version, physical_names
+
+Row = dict[str, Any]
+
+COLUMNS = (
+    LakeColumn(1, "id", types.INT4, -1, True),
+    LakeColumn(2, "a b", types.TEXT, -1, False),
+    LakeColumn(3, "n", types.NUMERIC, (9 << 16 | 2) + 4, False),
+)
+
+
+def made(
+    spark: SparkSession,
+    folder: Path,
+    identity: ReplicaIdentity = "d",
+    key: tuple[str, ...] = ("id",),
+    columns: Sequence[LakeColumn] = COLUMNS,
+) -> LakeTable:
+    """An empty Delta table (version 0) in folder ``t``; a column's name needs column mapping."""
+    table = LakeTable(
+        1, "public", "t", "r", identity, tuple(columns), key, str(folder / "t"), None, None
+    )
+    tables.create(lambda: spark, table, "made")
+    return dataclasses.replace(table, version=0)
+
+
+class Writer:
+    """Writes versions as the lake's writers do."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self.table = table
+
+    def at_head(self) -> LakeTable:
+        return dataclasses.replace(self.table, version=head_version(self.table.location))
+
+    def change(self, gone: list[Row], come: list[Row]) -> int:
+        """One version without rows that equal ``gone`` and with new rows; its number."""
+        table = self.at_head()
+        hits = find_rows(table, self.arrow(gone)) if gone else None
+        out: dict[str, Any] = {}
+        for number in range(len(hits.files) if hits else 0):
+            assert hits is not None
+            out[hits.files[number].add["path"]] = np.sort(hits.row[hits.file == number])
+        files = []
+        if come:
+            rows = self.arrow(come)
+            names = physical_names(table.location)
+            physical = rows.rename_columns([names[each] for each in rows.column_names])
+            files.append(write_file(physical, table.location))
+        return tables.change_rows(table, out, files, "changed")
+
+    def arrow(self, rows: list[Row]) -> pa.Table:
+        return pa.Table.from_pylist(rows, schema=tables.arrow_schema(self.table))

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a replication connection are read as PostgreSQL's walsender reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.sql.replication import replication_command
+
+OPTIONS = (
+    "proto_version '4', streaming 'parallel', origin 'any', publication_names '\"p1\",\"P, 2\"'"
+)
+
+
+def test_what_a_subscriber_sends_is_read_and_gets_commit_records() -> None:
+    """Slot, position, options and publications; ``messages`` is added and nothing streamed."""
+    text = f"START_REPLICATION SLOT \"s1\" LOGICAL 0/1A2B ({OPTIONS}, binary 'true')"
+    command = replication_command(text)
+    assert command is not None
+    start = command.start
+    assert start is not None
+    assert (command.slot, start.lsn, start.publications) == ("s1", "0/1A2B", ("p1", "P, 2"))
+    assert start.is_on("binary")
+    assert not start.is_on("messages")
+    assert start.relayed() == (
+        'START_REPLICATION SLOT "s1" LOGICAL 0/1A2B ("proto_version" \'4\', "origin" \'any\','
+        ' "publication_names" \'"p1","P, 2"\', "binary" \'true\', "messages" \'true\')'
+    )
+
+
+def test_options_of_other_clients() -> None:
+    """No parentheses, a flag without a value, a bare slot name in capitals, a semicolon."""
+    command = replication_command("START_REPLICATION SLOT Abc LOGICAL 0/0;")
+    assert command is not None
+    assert command.slot == "abc"
+    assert command.start is not None
+    assert command.start.relayed() == (
+        'START_REPLICATION SLOT "abc" LOGICAL 0/0 ("messages" \'true\')'
+    )
+    flags = replication_command("START_REPLICATION SLOT s LOGICAL 0/0 (messages, it 'it''s')")
+    assert flags is not None
+    assert flags.start is not None
+    assert flags.start.is_on("messages")
+    assert flags.start.option("it") == "it's"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT pg_catalog.set_config('search_path', '', false);",
+        "start_replication slot s logical 0/0",
+        "SHOWING",
+        "COPY public.t (id) TO STDOUT",
+        "",
+    ],
+)
+def test_everything_else_is_sql(text: str) -> None:
+    """The walsender knows its commands in capitals only; SQL goes the way of SQL."""
+    assert replication_command(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"),
+    [
+        ("IDENTIFY_SYSTEM", ""),
+        ("SHOW wal_level", ""),
+        ("CREATE_REPLICATION_SLOT \"a b\" LOGICAL pgoutput (SNAPSHOT 'use')", "a b"),
+        ('CREATE_REPLICATION_SLOT s TEMPORARY LOGICAL "pgoutput"', "s"),
+        ("DROP_REPLICATION_SLOT penstock_ledger WAIT", "penstock_ledger"),
+        ('ALTER_REPLICATION_SLOT "s2" ( FAILOVER false );', "s2"),
+        ("READ_REPLICATION_SLOT s", "s"),
+    ],
+)
+def test_commands_that_are_passed_on_name_their_slot(text: str, slot: str) -> None:
+    """So that the node's own slot can be kept out of reach."""
+    command = replication_command(text)
+    assert command is not None
+    assert (command.slot, command.start) == (slot, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("BASE_BACKUP (LABEL 'x')", "0A000"),
+        ("TIMELINE_HISTORY 1", "0A000"),
+        ("UPLOAD_MANIFEST", "0A000"),
+        ("START_REPLICATION SLOT s PHYSICAL 0/0", "0A000"),
+        ("START_REPLICATION 0/0 TIMELINE 1", "0A000"),
+        ("CREATE_REPLICATION_SLOT s PHYSICAL RESERVE_WAL", "0A000"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL test_decoding", "0A000"),
+        ("START_REPLICATION SLOT s LOGICAL 0/0 (a 'b' c)", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 0/0 (a 'b', a 'c')", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 0/0 (a 'b',)", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL nowhere", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 0/0 (a '", "42601"),
+    ],
+)
+def test_what_could_show_more_than_the_lake_is_refused(text: str, sqlstate: str) -> None:
+    """Physical replication, other plugins, and whatever is not understood completely."""
+    with pytest.raises(PenstockError) as caught:
+        replication_command(text)
+    assert caught.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize("names", ['"p', "p,", "p q", "1p"])
+def test_publication_names_that_are_no_list(names: str) -> None:
+    """PostgreSQL's error, for a list that it would not split."""
+    command = replication_command(
+        f"START_REPLICATION SLOT s LOGICAL 0/0 (publication_names '{names}')"
+    )
+    assert command is not None
+    assert command.start is not None
+    with pytest.raises(PenstockError, match="invalid publication_names syntax"):
+        _ = command.start.publications
