@@ -333,9 +333,12 @@ def wide(node: Node) -> Iterator[psycopg.Connection[Any]]:
 
 
 def test_memory(node: Node, wide: psycopg.Connection[Any]) -> None:
-    """A table is sent in pieces: the node's memory does not grow by what is sent."""
+    """A table is sent in pieces: the node's memory does not grow by what is sent.
+
+    The first copy grows it once, by what its pieces and their encoding need.
+    """
     process = psutil.Process(node.pid)
-    messages(wide, "COPY copy_wide (id) TO STDOUT")
+    assert len(messages(wide, "COPY copy_wide TO STDOUT (FORMAT binary)")) > 100_000
     before = most = process.memory_info().rss
     sent = 0
     with wide.cursor().copy("COPY copy_wide TO STDOUT (FORMAT binary)") as copy:
@@ -344,7 +347,7 @@ def test_memory(node: Node, wide: psycopg.Connection[Any]) -> None:
             if number % 5000 == 0:
                 most = max(most, process.memory_info().rss)
     assert sent > WIDE_BYTES
-    assert most - before < WIDE_BYTES / 2
+    assert most - before < WIDE_BYTES / 3
 
 
 def test_a_copy_that_is_stopped(wide: psycopg.Connection[Any]) -> None:
