@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from penstock.change.copy_format import CopyFormat, CopyKind
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
+from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, CopyLake
 from penstock.frontdoor.catalog import timeout_of
 from penstock.frontdoor.copy_forms import BinaryForms
@@ -180,6 +181,7 @@ async def _send(
         async for piece in stream.pieces():
             client.write(piece)
             await client.drain()
+            reach(Failpoint.COPY_OUT_PIECE_SENT)
             if client.lost.done():
                 raise ConnectionLostError("the client has gone")
     finally:

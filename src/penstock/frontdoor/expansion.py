@@ -37,7 +37,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.control.commits import RECORD_PREFIX, XID_PREFIX
 from penstock.control.ledger_stream import LedgerEntry
-from penstock.errors import ConnectionLostError
+from penstock.errors import ConnectionLostError, ProtocolError
+from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import PublishedStream
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import StreamExchange
@@ -52,6 +53,7 @@ HEARTBEAT = 10.0
 
 _AS_THEY_ARE = frozenset({messages.COMMIT_PREPARED, messages.ROLLBACK_PREPARED})
 _OWN_PREFIXES = frozenset({RECORD_PREFIX.encode(), XID_PREFIX.encode()})
+_IN_STREAM = frozenset({requests.COPY_DATA, requests.COPY_DONE, requests.TERMINATE})
 _PREFIX_AT = XLOG_HEADER_SIZE + 10
 """Where a message's prefix begins, behind its letter, flags and LSN."""
 
@@ -107,6 +109,8 @@ class Expansion:
             message = await conversation.receive()
             if message is None:
                 raise ConnectionLostError("the subscriber has gone")
+            if message.kind not in _IN_STREAM:  # CopyFail too (ProcessRepliesIfAny, walsender.c)
+                raise ProtocolError(f'invalid standby message type "{chr(message.kind)}"')
             if conversation.state.on(CLIENT_EVENTS[message.kind]) is State.CLOSED:
                 raise ConnectionLostError("the subscriber has gone")
             self._ended_by_client = message.kind != requests.COPY_DATA
@@ -165,6 +169,7 @@ class Expansion:
         if self._in_transaction:
             self._in_transaction = False
             await self._send(replication.copy_data(frame))
+            reach(Failpoint.PUBLISH_COMMIT_SENT)
         elif not self._exchange.is_behind:
             await self._send(replication.keepalive(header.end, header.time))
         self._begin = []
@@ -177,6 +182,7 @@ class Expansion:
                 break
             await self._open()
             await self._send(piece)
+            reach(Failpoint.PUBLISH_PIECE_SENT)
         self._expanding = False
 
     async def _open(self) -> None:

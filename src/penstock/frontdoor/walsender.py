@@ -28,6 +28,12 @@ class Walsender(ControlBackend):
     is_holding = False
     """A block of ours is open, for the client's statement."""
 
+    async def hold(self) -> None:
+        """Open a block of ours, unless the client has one."""
+        if self.ready_status == "I":
+            await self.run(_BEGIN)
+            self.is_holding = True
+
     async def release(self) -> None:
         """End the block of ours; the statement in it has succeeded or failed."""
         if self.is_holding:
@@ -58,9 +64,8 @@ class Walsender(ControlBackend):
     ) -> Exchange:
         if blocks is not None:
             raise FeatureNotSupportedError("writing is not supported in a replication connection")
-        if self.hold_open and self.ready_status == "I":
-            await self.run(_BEGIN)
-            self.is_holding = True
+        if self.hold_open:
+            await self.hold()
         in_block = self.ready_status == "T" and not self.is_holding
         try:
             return await self.run(with_literals(sql, parameters))
