@@ -344,7 +344,7 @@ def test_memory(node: Node, wide: psycopg.Connection[Any]) -> None:
 def growth(node: Node, conn: psycopg.Connection[Any]) -> int:
     """By how many bytes the node's process grows at most while copy_wide is copied."""
     process = psutil.Process(node.pid)
-    before = most = process.memory_info().rss
+    before = most = int(process.memory_info().rss)
     sent = 0
     with conn.cursor().copy("COPY copy_wide TO STDOUT (FORMAT binary)") as copy:
         for number, message in enumerate(copy):
