@@ -38,6 +38,9 @@ class Failpoint(StrEnum):
     DDL_RELAYED = "ddl_relayed"  # K23
     WRITE_DELTA_COMMITTED = "write_delta_committed"  # K17 of a statement
     WRITE_BEFORE_COMMIT = "write_before_commit"  # K19 of a statement
+    COPY_OUT_PIECE_SENT = "copy_out_piece_sent"  # a subscriber of the lake has a part of a copy
+    PUBLISH_PIECE_SENT = "publish_piece_sent"  # a subscriber has a part of a commit
+    PUBLISH_COMMIT_SENT = "publish_commit_sent"  # it has all of it, and has not confirmed it
 
 
 def _armed() -> dict[str, int]:

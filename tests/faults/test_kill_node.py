@@ -15,6 +15,7 @@ import pytest
 
 from penstock.failpoints import Failpoint
 from tests.faults.test_kill_external import OF_OTHERS
+from tests.faults.test_kill_publishing import IN_PUBLISHING
 from tests.faults.test_kill_receiver import IN_STAGING
 from tests.faults.test_kill_transactions import IN_PROGRESS
 from tests.faults.test_kill_writes import IN_WRITES
@@ -123,6 +124,7 @@ def test_every_failpoint_has_a_kill_test() -> None:
     """A failpoint that no test kills at would prove nothing."""
     here = {*IN_COPY, *IN_STREAM, *IN_DEFINITION}
     elsewhere = {*IN_STAGING, *IN_PROGRESS, *IN_MAINTENANCE, *IN_WRITES, OF_OTHERS}
+    elsewhere |= {*IN_PUBLISHING}
     assert here | elsewhere == set(Failpoint)
 
 

@@ -63,9 +63,8 @@ def in_control(node: Node, statement: str, *parameters: object) -> None:
         conn.execute(statement.encode(), parameters)
 
 
-def keep_no_old_files(node: Node) -> None:
-    """Another program sets the table's retention to nothing."""
-    folder = committed(node)[0]
+def keep_no_old_files(folder: str) -> None:
+    """Another program sets the retention of the table in a folder to nothing."""
     head = head_version(folder)
     assert head is not None
     metadata = json.loads(json.dumps(latest_action(folder, head, "metaData")))
@@ -106,7 +105,7 @@ def test_files_do_not_pile_up(publisher_db: Database, new_node: NewNode) -> None
     index = Path(committed(node)[0], FOLDER, "removed.parquet.1.arrow")
     index.parent.mkdir(exist_ok=True)
     index.touch()
-    keep_no_old_files(node)
+    keep_no_old_files(committed(node)[0])
     assert node.wait_for_death() == -9
     node.start()
     wait_until(lambda: there(node) == needed(node), 60, "the old files to go")

@@ -5,6 +5,7 @@ servers("16")                  the shared server of that version
 servers("18", "subscriber")    another one of the same version
 publisher                      the shared publisher, 18.6; parametrize it indirectly with labels
 publisher_db                   a new, empty database on it, as a Database
+replica_server                 a PostgreSQL 16 to subscribe to a node, which tests may kill
 control_pair                   two servers, for PostgreSQL to PostgreSQL as the control
 """
 
@@ -85,6 +86,24 @@ def publisher_db(publisher: PostgresServer) -> Iterator[Database]:
     name = publisher.create_database()
     yield Database(publisher, name)
     drop_database(publisher, name)
+
+
+@pytest.fixture(scope="session")
+def replica_server(server_folder: Path) -> Iterator[PostgresServer]:
+    """A subscriber that finds out soon what it has lost, and soon comes back; it runs.
+
+    A test may kill it, and has to start it again.
+    """
+    if "16" not in installations():
+        pytest.skip("this machine has no PostgreSQL 16")
+    quick = {
+        "wal_retrieve_retry_interval": "200ms",
+        "wal_receiver_status_interval": "1s",
+        "wal_receiver_timeout": "4s",
+    }
+    server = PostgresServer(server_folder / "replica-16", "16", quick).start()
+    yield server
+    server.remove()
 
 
 @pytest.fixture

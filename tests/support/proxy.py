@@ -2,7 +2,8 @@
 """A TCP proxy that misbehaves when it is told to: a real network between a node and a publisher.
 
     cut         all connections are reset at once
-    cut_after   the same when so many more bytes have gone to the clients: inside a message
+    cut_after   the same when so many more bytes have gone to the clients, or have come from them:
+                inside a message
     freeze      half-open: connections are accepted and stay open, and nothing goes through;
                 after ``thaw`` those are still dead, and new ones work
     freeze_after    the same when so many more bytes have gone to the clients
@@ -51,6 +52,7 @@ class Proxy:
         self._frozen = False
         self._rate: int | None = None
         self._budget: int | None = None
+        self._counts_to_clients = True
         self._at_end = self._cut
 
     def conninfo(self, database: Database, extra: str = "") -> str:
@@ -62,13 +64,13 @@ class Proxy:
         """Reset all connections."""
         self._call(self._cut())
 
-    def cut_after(self, count: int) -> None:
-        """Reset all connections when ``count`` more bytes have gone to the clients."""
-        self._call(self._set(_budget=count, _at_end=self._cut))
+    def cut_after(self, count: int, *, to_clients: bool = True) -> None:
+        """Reset all connections when ``count`` more bytes have gone to, or come from, clients."""
+        self._call(self._set(_budget=count, _counts_to_clients=to_clients, _at_end=self._cut))
 
     def freeze_after(self, count: int) -> None:
         """Freeze when ``count`` more bytes have gone to the clients."""
-        self._call(self._set(_budget=count, _at_end=self._freeze))
+        self._call(self._set(_budget=count, _counts_to_clients=True, _at_end=self._freeze))
 
     @property
     def waits(self) -> bool:
@@ -199,12 +201,14 @@ class Proxy:
         while data := await reader.read(self._piece() if to_client else READ_BYTES):
             if link.frozen:
                 await link.dead.wait()
-            if to_client:
+            counts = to_client == self._counts_to_clients
+            if counts:
                 data = self._affordable(data)
+            if to_client:
                 self.sent += len(data)
             writer.write(data)
             await writer.drain()
-            if to_client and self._budget == 0:
+            if counts and self._budget == 0:
                 self._budget = None
                 await self._at_end()
             if to_client and self._rate is not None:

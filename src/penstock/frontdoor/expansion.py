@@ -38,6 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.control.commits import RECORD_PREFIX, XID_PREFIX
 from penstock.control.ledger_stream import LedgerEntry
 from penstock.errors import ConnectionLostError, ProtocolError
+from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import PublishedStream
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import StreamExchange
@@ -168,6 +169,7 @@ class Expansion:
         if self._in_transaction:
             self._in_transaction = False
             await self._send(replication.copy_data(frame))
+            reach(Failpoint.PUBLISH_COMMIT_SENT)
         elif not self._exchange.is_behind:
             await self._send(replication.keepalive(header.end, header.time))
         self._begin = []
@@ -180,6 +182,7 @@ class Expansion:
                 break
             await self._open()
             await self._send(piece)
+            reach(Failpoint.PUBLISH_PIECE_SENT)
         self._expanding = False
 
     async def _open(self) -> None:

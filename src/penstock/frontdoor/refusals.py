@@ -53,7 +53,13 @@ def _judge_lake(plan: Plan, lake: list[PlanRelation], command: Command) -> Write
     written = [target.oid for target in lake]
     if not plan.only_inserts:
         needed.update(written)
-    return WriteLake(command.sql, tuple(written), tuple(sorted(needed)))
+    return WriteLake(
+        command.sql,
+        tuple(written),
+        tuple(sorted(needed)),
+        scans=plan.scans,
+        on_conflict=plan.on_conflict,
+    )
 
 
 async def judge_copy(backend: Backend, command: Command, relation: PlanRelation) -> WriteLake:
