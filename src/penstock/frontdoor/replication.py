@@ -81,6 +81,11 @@ class ReplicationCommands:
     async def run(self, message: Message) -> None:
         """Answer one Query message, with ReadyForQuery at the end."""
         await self._walsender.settle()
+        if self._walsender.is_unsound:
+            raise ConnectionLostError(
+                "terminating connection because of an error after a replication stream",
+                hint="Connect again.",
+            )
         try:
             text = self._conversation.text(requests.parse_query(message))
             command = replication_command(text)
@@ -167,7 +172,7 @@ class ReplicationCommands:
         if exchange.started.is_set():
             self._conversation.state.on(Event.STREAM_STARTED)
             self._conversation.client.write(responses.copy_both())
-            self.is_streaming = True
+            self._walsender.has_streamed = self.is_streaming = True
             published = self._publisher.stream(options)
             wants_messages = start.is_on("messages")
             try:
