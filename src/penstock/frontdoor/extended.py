@@ -11,8 +11,8 @@ but the Execute of a statement that Spark runs.
     Describe   passed on                           of a portal: answered from ours
     Execute    passed on; hooks around it          run on the lake, rows sent by us
 
-One that writes the lake is as a relayed one, but its Execute is that of writing/writer.py, and that of a
-COPY of lake tables is that of copy_out.py.
+One that writes the lake is as a relayed one, but its Execute is that of writing/writer.py, and that
+of a COPY of lake tables is that of copying/copy_out.py.
 
 The portal of a lake statement is closed at once in the control database: FETCH would find the
 empty relation in it.
