@@ -333,18 +333,26 @@ def wide(node: Node) -> Iterator[psycopg.Connection[Any]]:
 
 
 def test_memory(node: Node, wide: psycopg.Connection[Any]) -> None:
-    """A table is sent in pieces: the node's memory does not grow by what is sent."""
+    """A table is sent in pieces: the node's memory does not grow by what is sent.
+
+    The first copy fills the allocators' pools, by what some batches need.
+    """
+    assert growth(node, wide) < WIDE_BYTES
+    assert growth(node, wide) < WIDE_BYTES / 4
+
+
+def growth(node: Node, conn: psycopg.Connection[Any]) -> int:
+    """By how many bytes the node's process grows at most while copy_wide is copied."""
     process = psutil.Process(node.pid)
-    messages(wide, "COPY copy_wide (id) TO STDOUT")
-    before = most = process.memory_info().rss
+    before = most = int(process.memory_info().rss)
     sent = 0
-    with wide.cursor().copy("COPY copy_wide TO STDOUT (FORMAT binary)") as copy:
+    with conn.cursor().copy("COPY copy_wide TO STDOUT (FORMAT binary)") as copy:
         for number, message in enumerate(copy):
             sent += len(message)
             if number % 5000 == 0:
                 most = max(most, process.memory_info().rss)
     assert sent > WIDE_BYTES
-    assert most - before < WIDE_BYTES / 2
+    return most - before
 
 
 def test_a_copy_that_is_stopped(wide: psycopg.Connection[Any]) -> None:
