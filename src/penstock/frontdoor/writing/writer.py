@@ -235,6 +235,10 @@ class LakeWriter:
             raise
         targets = read_targets(json.loads(text or "[]"), self._lake_root)
         for target in targets:
+            if not target.table.columns:  # Delta knows no rows without values
+                raise FeatureNotSupportedError(
+                    f'rows of lake table "{target.name}", which has no columns, are not supported'
+                )
             obstacle = target.obstacle
             changed = write.relids if write.truncates else write.needed
             if target.part_of.intersection(changed).intersection(write.relids):
