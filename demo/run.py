@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make demo``: a real PostgreSQL, a node, two subscriptions, load, and a comparison.
+"""``make demo``: a real PostgreSQL, a node, two subscriptions, load, a comparison, the way back.
 
     source (PostgreSQL 18)                            node
     flights  flights, a column list       --nyc-->    public.flights
              planes, a row filter         --nyc-->    public.planes
              weather, airports, airlines  --nyc-->    …
     bank     pgbench's tables             --bank->    public.pgbench_*
+    flights  routes, a row filter         <-lake--    public.routes, made by Spark
 
 Ends with status 1 when the two sides differ.  Leaves nothing running, unless KEEP=1.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from demo import flights
 from demo.screen import Screen
+from demo.way_back import WayBack
 from penstock.cli.progress import SubscriptionStatus, connect_to_node, read_status
 from penstock.errors import PenstockError
 from penstock.running import find_front_door
@@ -89,6 +91,7 @@ class Demo:
         self.cross_the_filter()
         self.compare()
         self.query()
+        self.equal = WayBack(self.screen, self.node, self.source).run() and self.equal
 
     def start_source(self) -> None:
         """A PostgreSQL with the flights and a pgbench database, and publications in both."""

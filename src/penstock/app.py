@@ -227,7 +227,9 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         settings.lake_path,
         lambda: connect(context.control, application_name="penstock query"),
     )
-    writer = LakeWriter(context.spark, guard, context.control, settings.lake_path)
+    writer = LakeWriter(
+        context.spark, guard, context.control, settings.lake_path, settings.statement_rows
+    )
     publisher = LakePublisher(context.control, context.spark, settings.lake_path)
     copies = LakeCopies(CopySources(queries, scratch_folder(settings)), queries)
     return FrontDoor(settings, context.control, router, queries, writer, copies, publisher)

@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     """Rows in files without an index that may have a key of a batch, from which Spark's executors
     look through them."""
 
+    statement_rows: int = 5_000_000
+    """Rows of lake tables that one statement may need that changes rows, or reads them to write."""
+
     autovacuum: bool = True
     """Remove files and log entries of tables that no version within their retention needs."""
     autovacuum_naptime: float = 3600.0

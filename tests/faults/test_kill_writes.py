@@ -31,3 +31,27 @@ def test_kill_between_delta_and_commit(fault_node: Node) -> None:
     node.psql("INSERT INTO kw VALUES (1)")
     assert node.psql("SELECT id FROM kw") == "1"
     node.psql("DROP TABLE kw")
+
+
+def test_a_statement_that_needs_too_many_rows_is_refused(fault_node: Node) -> None:
+    """More than statement_rows is 0A000, and nothing is done; what needs fewer goes on."""
+    node = fault_node
+    if not node.running:
+        node.start()
+    node.psql(
+        "CREATE TABLE many (id int PRIMARY KEY, a text);"
+        "INSERT INTO many SELECT g, 'a' FROM generate_series(1, 20001) g"
+    )
+    with node.connect() as conn:
+        for sql in (
+            "UPDATE many SET a = 'b'",
+            "DELETE FROM many WHERE a > ''",
+            "INSERT INTO many SELECT id + 1, a FROM many",
+        ):
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="so many rows") as caught:
+                conn.execute(sql.encode())
+            assert "20001 rows" in (caught.value.diag.message_detail or "")
+        assert conn.execute("UPDATE many SET a = 'b' WHERE id > 2").statusmessage == "UPDATE 19999"
+        assert conn.execute("SELECT count(*) FROM many WHERE a = 'a'").fetchall() == [(2,)]
+        conn.execute("TRUNCATE many")
+    node.psql("DROP TABLE many")

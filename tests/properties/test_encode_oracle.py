@@ -31,8 +31,7 @@ from tests.support.edge_values import (
     rows,
 )
 from tests.support.fix_servers import Database, Servers, drop_database
-from tests.support.pgoutput_bytes import framed
-from tests.support.publishing import split
+from tests.support.pgoutput_bytes import framed, split
 
 ROWS, SEED = 60, 20261122
 SLOT = "encode_oracle"

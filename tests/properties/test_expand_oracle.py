@@ -27,7 +27,7 @@ from penstock.publish.expand import Expander, SentRelations, publish
 from tests.support.binaries import NEWEST
 from tests.support.delta_versions import Row, Writer
 from tests.support.fix_servers import Database, Servers, drop_database
-from tests.support.publishing import split
+from tests.support.pgoutput_bytes import split
 
 SLOT = "expand_oracle"
 ZONE = "Asia/Kolkata"

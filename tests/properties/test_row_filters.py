@@ -37,6 +37,15 @@ def test_filters_by_hand_are_exact(filter_oracle: FilterOracle) -> None:
     assert not wrong, "\n".join(f"{text}\n    {how}" for text, how in wrong.items())
 
 
+def test_plain_filters_by_hand_are_exact(filter_oracle: FilterOracle) -> None:
+    """What Arrow decides alone, for a COPY of rows, it decides as PostgreSQL does."""
+    filter_oracle.fill(edge_rows())
+    plain = filter_oracle.by_arrow(lines("filters_supported.sql"))
+    assert len(plain) >= 12
+    for text, found in plain.items():
+        assert found == filter_oracle.expected(text), text
+
+
 def test_filters_without_an_exact_form_are_refused(filter_oracle: FilterOracle) -> None:
     """PostgreSQL accepts them; the refusal is 0A000 and names the expression and the reason."""
     wrong = {}
@@ -66,3 +75,14 @@ def test_generated_filters_decide_as_postgresql(
     filter_oracle.fill(random_rows(seed, 80))
     wrong = filter_oracle.differences(filters)
     assert not wrong, "\n".join(f"{text}\n    {how}" for text, how in wrong.items())
+
+
+@settings(max_examples=5, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(FILTERS, st.integers(0, 2**32))
+def test_generated_plain_filters_decide_as_postgresql(
+    filter_oracle: FilterOracle, filters: list[str], seed: int
+) -> None:
+    """Those among thirty that Arrow decides alone, on eighty rows."""
+    filter_oracle.fill(random_rows(seed, 80))
+    for text, found in filter_oracle.by_arrow(filters).items():
+        assert found == filter_oracle.expected(text), text

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -19,12 +18,7 @@ from penstock.control import definitions
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import lake_tables
 from penstock.control.connect import ControlConnection, connect
-from penstock.control.definitions import (
-    Definitions,
-    FollowedDefinitions,
-    definitions_at,
-    forget_definitions,
-)
+from penstock.control.definitions import Definitions, definitions_at, forget_definitions
 from penstock.control.ledger import last_entry
 from penstock.control.publications import publication_facts
 from penstock.errors import ObjectInUseError, PublicationError, WrongStateError
@@ -98,7 +92,7 @@ class History:
             found = at(self.conn, names, self.relids, self.lsn(xid))
             assert found.facts == facts, xid
             assert found.tables == {
-                relid: replace(table, version=None, sole_writer=None)
+                relid: replace(table, version=None, sole_writer=None, key_index=None)
                 for relid, table in tables.items()
             }
 
@@ -224,6 +218,37 @@ def test_what_was_rolled_back_never_held(conn: ControlConnection, address: Contr
         assert facts == 6
 
 
+SIDE_BY_SIDE = {
+    "DROP INDEX a_index": "ALTER TABLE o RENAME COLUMN a TO b",
+    "ALTER TABLE m DETACH PARTITION l": "ALTER TABLE o RENAME TO oo",
+    "COMMENT ON PUBLICATION p IS 'x'": "ALTER PUBLICATION p SET (publish = 'truncate')",
+    "ALTER PUBLICATION p ADD TABLE o": "ALTER PUBLICATION p SET (publish = 'insert')",
+    "ALTER SCHEMA s RENAME TO s2": "ALTER TABLE s.b RENAME COLUMN t TO u",
+}
+"""What one transaction does, and what another one then does and commits before it."""
+
+
+@pytest.mark.parametrize("first", SIDE_BY_SIDE)
+def test_transactions_side_by_side(
+    conn: ControlConnection, address: ControlAddress, first: str
+) -> None:
+    """What one has recorded does not come back when it commits after another one's change."""
+    conn.execute(SETUP)
+    for name in ("a", "o"):
+        conn.execute(f"ALTER TABLE {name} ALTER id SET NOT NULL".encode())
+        conn.execute(f"CREATE UNIQUE INDEX {name}_index ON {name} (id)".encode())
+        conn.execute(f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX {name}_index".encode())
+    history = History(conn)
+    with following(address), connect(address) as other:
+        other.execute("SET search_path = public, pg_catalog; SET lock_timeout = '10s'")
+        with conn.transaction():
+            conn.execute("SELECT pg_current_xact_id()")
+            conn.execute(first.encode())
+            other.execute(SIDE_BY_SIDE[first].encode())
+        history.commit()
+        history.check()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_statements(
     conn: ControlConnection, address: ControlAddress, seed: int
@@ -300,36 +325,6 @@ def test_a_walsender_publishes_as_we_say(conn: ControlConnection, address: Contr
                     if plan is not None and "insert" in plan.filters:
                         found.add((lsn, plan.relation))
             assert found == sent, names
-
-
-def test_a_stream_asks_again_after_ddl_only(
-    conn: ControlConnection, address: ControlAddress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record with definitions, or a relation that was not asked for, is a reason; else none."""
-    asked: list[int] = []
-    ask = definitions.definitions_at
-
-    def counted(*arguments: Any) -> Definitions:
-        asked.append(arguments[3])
-        return ask(*arguments)
-
-    monkeypatch.setattr(definitions, "definitions_at", counted)
-    conn.execute(SETUP)
-    a, b = (one(conn, "SELECT %s::regclass::oid::int8", name) for name in ("a", "s.b"))
-    history = History(conn)
-    with following(address):
-        first, second = (history.lsn(history.commit()) for _ in range(2))
-        third = history.lsn(history.commit(["ALTER TABLE a RENAME TO aa"]))
-        followed = FollowedDefinitions(["p"], LAKE)
-        followed.saw({"tables": []})
-        assert followed.at(conn, {a: 4}, first).tables[a].version == 4
-        followed.saw({"tables": []})
-        assert followed.at(conn, {a: 5}, second).tables[a].version == 5
-        assert asked == [first]
-        assert followed.at(conn, {b: None}, second).facts.relations[b].name == "b"
-        followed.saw({"definitions": []})
-        assert followed.at(conn, {a: 6}, third).facts.relations[a].name == "aa"
-        assert asked == [first, second, third]
 
 
 def test_the_ledger_is_waited_for(

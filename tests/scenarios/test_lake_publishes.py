@@ -106,6 +106,35 @@ def test_row_filters_and_column_lists(publisher_db: Database, node: Node) -> Non
         _wait_for(node, publisher_db, "lp_filtered", lake, native)
 
 
+def test_truncates_of_several_and_of_partitioned_tables(publisher_db: Database, node: Node) -> None:
+    """As one: so foreign keys allow it there, and one of a published root is the root's."""
+    tables = "CREATE TABLE lp_to (id int PRIMARY KEY); CREATE TABLE lp_from (id int PRIMARY KEY"
+    root = "CREATE TABLE lp_tree (id int PRIMARY KEY, v text)"
+    node.psql(
+        f"{tables}, at int); {root} PARTITION BY RANGE (id);"
+        "CREATE TABLE lp_tree_low PARTITION OF lp_tree FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE lp_tree_high PARTITION OF lp_tree FOR VALUES FROM (10) TO (20);"
+        "INSERT INTO lp_to VALUES (1), (2); INSERT INTO lp_from VALUES (1, 1), (2, 2);"
+        "INSERT INTO lp_tree VALUES (1, 'low'), (11, 'high');"
+        "CREATE PUBLICATION lp_emptied FOR TABLE lp_to, lp_from, lp_tree"
+        " WITH (publish_via_partition_root)"
+    )
+    publisher_db.psql(f"{tables}, at int REFERENCES lp_to); {root}")
+    queries = ["SELECT * FROM lp_to", "SELECT * FROM lp_from", "SELECT * FROM lp_tree"]
+    with subscribed_to(node, publisher_db, "lp_emptied", "lp_emptied"):
+        wait_same(node, publisher_db, "lp_emptied", *queries)
+        node.psql(
+            "UPDATE lp_tree SET id = id + 11 WHERE id = 1; INSERT INTO lp_tree VALUES (2, 'low')"
+        )
+        wait_same(node, publisher_db, "lp_emptied", *queries)
+        node.psql(
+            "BEGIN; INSERT INTO lp_tree VALUES (3, 'gone'); TRUNCATE lp_tree, lp_from, lp_to;"
+            "INSERT INTO lp_tree VALUES (13, 'new'), (4, 'new'); INSERT INTO lp_to VALUES (3);"
+            "INSERT INTO lp_from VALUES (7, 3); COMMIT"
+        )
+        wait_same(node, publisher_db, "lp_emptied", *queries)
+
+
 def _wait_for(node: Node, database: Database, name: str, lake: str, native: str) -> None:
     """The lake's rows of one query are the subscriber's of another, once all is applied."""
     wait_same(node, database, name)

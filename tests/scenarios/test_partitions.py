@@ -72,14 +72,27 @@ CHANGES = (
 )
 
 
+def await_recorded_truncate(node: Node, root: str, leaves: int) -> None:
+    """Wait until the ledger knows that a partitioned table was emptied, with so many leaves."""
+    query = f"""
+        SELECT count(DISTINCT t.moved->>'relid') = {leaves}
+        FROM penstock.commit c, jsonb_array_elements(c.tables) t (moved)
+        WHERE t.moved->'truncated' = jsonb_build_array('{root}'::regclass::oid::int8)"""
+    wait_until(lambda: node.psql(query) == "t", 60, f"the TRUNCATE of {root} in the ledger")
+
+
 def test_rows_are_routed(control_pair: tuple[Database, Database], node: Node) -> None:
-    """RANGE of two columns, LIST with NULL, DEFAULT, two levels: each leaf has the same rows."""
+    """RANGE of two columns, LIST with NULL, DEFAULT, two levels: each leaf has the same rows.
+
+    What empties the whole table is recorded as such.
+    """
     control_pair[0].psql(FLAT)
     queries = [f"SELECT * FROM {leaf}" for leaf in LEAVES]
     with tripled(control_pair, node, "pa", PARTITIONED) as both:
         for change in CHANGES:
             both.publisher.psql(f"BEGIN; {change}; COMMIT")
         both.same(*queries)
+        await_recorded_truncate(node, "pa_list", sum("pa_list" in leaf for leaf in LEAVES))
         # A row that no partition takes stops both, an earlier transaction is there, and with a
         # partition for it both go on.
         both.publisher.psql("INSERT INTO pa_some VALUES (2)")
@@ -90,6 +103,20 @@ def test_rows_are_routed(control_pair: tuple[Database, Database], node: Node) ->
         both.mended("CREATE TABLE pa_some_2 PARTITION OF pa_some FOR VALUES FROM (100) TO (300)")
         both.publisher.psql("UPDATE pa_some SET id = id + 100 WHERE id = 3")
         both.same("SELECT * FROM pa_some_1", "SELECT * FROM pa_some_2")
+
+
+def test_a_truncate_is_recorded_as_the_partitioned_tables(node: Node) -> None:
+    """Where a statement names that one; of a leaf that is emptied alone, nothing is said."""
+    node.psql(
+        "CREATE TABLE pa_all (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE pa_all_1 PARTITION OF pa_all FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE pa_all_2 PARTITION OF pa_all FOR VALUES FROM (10) TO (20);"
+        "CREATE TABLE pa_all_3 PARTITION OF pa_all FOR VALUES FROM (20) TO (30);"
+        "INSERT INTO pa_all VALUES (1), (11), (21); TRUNCATE pa_all_1"
+    )
+    node.psql("DROP TABLE pa_all_1; TRUNCATE pa_all; INSERT INTO pa_all VALUES (12)")
+    await_recorded_truncate(node, "pa_all", 2)
+    assert node.psql("SELECT * FROM pa_all") == "12"
 
 
 def test_hash_partitions_are_refused(publisher_db: Database, node: Node) -> None:

@@ -22,16 +22,19 @@ Row = tuple[Any, ...]
 class Commits:
     """Commits of a node, each seen by the ledger before the next."""
 
-    def __init__(self, node: Node, lake: Lake) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._lake = lake
 
     def run(self, sql: str) -> str:
         """Run SQL as one transaction; the LSN of its commit."""
-        before = self._lake.lsn
-        self._node.psql(sql)
-        wait_until(lambda: self._lake.lsn != before, 20, "the ledger")
-        return self._lake.lsn
+        with self._node.connect() as conn:
+            with conn.transaction():
+                conn.execute(sql.encode())
+                [(xid,)] = conn.execute("SELECT pg_current_xact_id()::text").fetchall()
+            query = "SELECT lsn::text FROM penstock.commit WHERE xid = %s::xid8"
+            found = wait_until(lambda: conn.execute(query, [xid]).fetchone(), 20, "the ledger")
+        lsn: str = found[0]
+        return lsn
 
 
 @pytest.fixture
@@ -54,12 +57,11 @@ def told(frame: DataFrame) -> list[Row]:
 
 def test_tables_and_changes_as_they_were(node: Node, lake: Lake) -> None:
     """A table at an LSN, and the changes between two, by what held at each commit."""
-    commits = Commits(node, lake)
-    commits.run(
+    commits = Commits(node)
+    start = commits.run(
         "CREATE TABLE rd_t (id int PRIMARY KEY, a int, note text);"
         "CREATE PUBLICATION rd_pub FOR TABLE rd_t (id, a) WHERE (id > 1)"
     )
-    start = lake.lsn
     first = commits.run("INSERT INTO rd_t SELECT g, g * 10, 'note' FROM generate_series(1, 3) g")
     second = commits.run("UPDATE rd_t SET a = 0 WHERE id < 3")
     commits.run("ALTER PUBLICATION rd_pub SET TABLE rd_t (id, a) WHERE (id < 3)")
@@ -98,7 +100,7 @@ def test_tables_and_changes_as_they_were(node: Node, lake: Lake) -> None:
 
 def test_all_tables_of_a_publication(node: Node, lake: Lake) -> None:
     """Rows are variants, whatever their columns; a partition's changes may be its root's."""
-    commits = Commits(node, lake)
+    commits = Commits(node)
     start = commits.run(
         "CREATE TABLE rd_r (id int, t text) PARTITION BY RANGE (id);"
         "CREATE TABLE rd_low PARTITION OF rd_r FOR VALUES FROM (0) TO (10);"
@@ -106,8 +108,9 @@ def test_all_tables_of_a_publication(node: Node, lake: Lake) -> None:
         "CREATE TABLE rd_o (n numeric(9,2));"
         "CREATE PUBLICATION rd_every FOR TABLE rd_r, rd_o WITH (publish_via_partition_root)"
     )
-    commits.run("INSERT INTO rd_r VALUES (1, 'low'), (11, 'high'); INSERT INTO rd_o VALUES (1.50)")
-    middle = lake.lsn
+    middle = commits.run(
+        "INSERT INTO rd_r VALUES (1, 'low'), (11, 'high'); INSERT INTO rd_o VALUES (1.50)"
+    )
     commits.run("ALTER TABLE rd_o ADD more date")
     commits.run("INSERT INTO rd_o VALUES (2, '2020-02-02')")
     found = lake.changes("rd_every", start)

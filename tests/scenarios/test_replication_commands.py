@@ -7,62 +7,14 @@ Beside it stands the control: the same commands on a PostgreSQL of the version t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pytest
-from psycopg import pq
 
 from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.published import conninfo, make_replica
-
-
-class Walsender:
-    """A connection with ``replication=database`` that sends Query messages only."""
-
-    def __init__(self, info: str) -> None:
-        self._conn = pq.PGconn.connect(f"{info} replication=database".encode())
-        assert self._conn.status == pq.ConnStatus.OK, self._conn.error_message
-
-    def rows(self, command: str) -> list[list[str | None]]:
-        """The rows of a command's answer."""
-        result = self._conn.exec_(command.encode())
-        self._check(result)
-        return [
-            [_text(result.get_value(row, column)) for column in range(result.nfields)]
-            for row in range(result.ntuples)
-        ]
-
-    def refusal(self, command: str) -> tuple[str, str]:
-        """SQLSTATE and message of the error that a command is answered with."""
-        result = self._conn.exec_(command.encode())
-        assert result.status == pq.ExecStatus.FATAL_ERROR, command
-        return (
-            _text(result.error_field(pq.DiagnosticField.SQLSTATE)) or "",
-            _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)) or "",
-        )
-
-    def extended(self, command: str) -> str:
-        """The message of the error for a command of the extended protocol."""
-        return _text(self._conn.exec_params(command.encode(), []).error_message) or ""
-
-    @property
-    def in_block(self) -> bool:
-        """Whether a transaction block is open, or failed."""
-        return self._conn.transaction_status != pq.TransactionStatus.IDLE
-
-    def close(self) -> None:
-        """End it."""
-        self._conn.finish()
-
-    def _check(self, result: Any) -> None:
-        fine = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
-        assert result.status in fine, result.error_message
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+from tests.support.walsender import Walsender
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from penstock.publish.plan import ROW_ACTIONS, Plan, RowAction
 from penstock.publish.transform import CompiledPlan, published_changes
 from tests.support import pgoutput_bytes as wire
 from tests.support.delta_versions import Row, Writer, made
-from tests.support.publishing import split
 
 LSN = 4711
 
@@ -63,7 +62,7 @@ def published(
 
 
 def sent(pieces: Iterable[Piece]) -> list[bytes]:
-    return split(piece.messages for piece in pieces)
+    return wire.split(piece.messages for piece in pieces)
 
 
 def entry(table: LakeTable, first: int, last: int, kind: str = "merge") -> dict[str, Any]:
@@ -159,7 +158,7 @@ def test_node_and_spark_send_the_same(
     plan = published(table, names, filters, actions)
     changes = commit_changes(session, table, [(1, last)], LSN)
     whole = published_changes(changes, plan.compiled).toArrow().sort_by("seq")
-    expected = split(encode_changes(whole, plan.plan.relation, ENCODING))
+    expected = wire.split(encode_changes(whole, plan.plan.relation, ENCODING))
     assert len(expected) > 10
     for paired_rows in (1000, 0):
         expander = Expander(lambda: session, tmp_path, ENCODING, paired_rows)
@@ -244,6 +243,51 @@ def test_truncates_of_a_commit_are_sent_together(tmp_path: Path) -> None:
     ]
 
 
+def test_a_truncate_of_a_partitioned_table(tmp_path: Path) -> None:
+    """Is the root's where that is published, once each time, between the rows of its time."""
+    writers = [plain(tmp_path, relid) for relid in (1, 2)]
+    record = []
+    for number in (1, 2):
+        for writer in writers:
+            table = writer.table
+            last = tables.truncate(writer.at_head(), "truncated")
+            record.append({**entry(table, last, last, "truncate"), "truncated": [9]})
+        for writer in writers:
+            last = writer.change([], [row(number)])
+            record.append(entry(writer.table, last, last, "append"))
+    leaves = {writer.table.relid: published(writer.table, ["id"]) for writer in writers}
+    expander = Expander(no_spark, tmp_path)
+    each = [wire.insert(1, ["1"]), wire.insert(2, ["1"])]
+    found = sent(expander.expand(record, LSN, leaves))
+    assert found[:4] == [wire.truncate(1, 2), *each, wire.truncate(1, 2)]
+    columns = leaves[1].plan.relation.columns
+    sent_as = Relation(9, "s", "root", "d", columns)
+    root = published(
+        dataclasses.replace(writers[0].table, relid=9, kind="p"), ["id"], relation=sent_as
+    )
+    below = {
+        relid: published(leaf.table, ["id"], relation=sent_as, truncate=False)
+        for relid, leaf in leaves.items()
+    }
+    assert sent(expander.expand(record, LSN, {9: root, **below})) == [
+        wire.truncate(9),
+        wire.insert(9, ["1"]),
+        wire.insert(9, ["1"]),
+        wire.truncate(9),
+        wire.insert(9, ["2"]),
+        wire.insert(9, ["2"]),
+    ]
+    joined = [
+        {**entry(writers[0].table, 1, 2), "truncated": [9]},
+        {**entry(writers[1].table, 1, 2), "truncated": [9]},
+    ]
+    assert sent(expander.expand(joined, LSN, {9: root, **below})) == [
+        wire.truncate(9),
+        wire.insert(9, ["1"]),
+        wire.insert(9, ["1"]),
+    ]
+
+
 def test_a_stream_is_told_of_relations_once(tmp_path: Path) -> None:
     """Before the first change, and again when a definition has changed; a partition's root, too."""
     one = plain(tmp_path, 1)
@@ -256,7 +300,7 @@ def test_a_stream_is_told_of_relations_once(tmp_path: Path) -> None:
 
     def told(by: Published) -> list[bytes]:
         pieces = expander.expand([entry(one.table, 1, 1)], LSN, {1: by})
-        return split(stream.described(pieces))
+        return wire.split(stream.described(pieces))
 
     assert told(plan) == [wire.describe(plan.plan.relation), wire.insert(1, ["1"])]
     assert told(plan) == [wire.insert(1, ["1"])]
@@ -264,6 +308,40 @@ def test_a_stream_is_told_of_relations_once(tmp_path: Path) -> None:
     own = relation_message(plan.plan.relation)
     assert told(below) == [wire.describe(root), own, wire.insert(9, ["1"])]
     assert told(below) == [wire.insert(9, ["1"])]
+
+
+@pytest.mark.parametrize("paired_rows", [1000, 0])
+def test_a_definition_that_the_commit_changes(
+    spark: SparkSession, tmp_path: Path, paired_rows: int
+) -> None:
+    """Its changes are told with the columns that the table has at its end."""
+    one, two = plain(tmp_path, 1, "f"), plain(tmp_path, 2)
+    one.change([], [row(1)])
+    one.change([row(1)], [row(1, "new")])
+    two.change([], [row(5)])
+    spark.sql(f"ALTER TABLE {tables.delta_path(one.table.location)} ADD COLUMNS (added INT)")
+    columns = (*one.table.columns, LakeColumn(3, "added", types.INT4, -1, False))
+    table = dataclasses.replace(one.table, columns=columns)
+    plans = {1: published(table, ["id", "added", "t"]), 2: published(two.table, ["id"])}
+    ddl = {**entry(table, 3, 3, "ddl"), "ranges": []}
+    record = [entry(table, 1, 2), entry(two.table, 1, 1), ddl]
+    expander = Expander(lambda: spark, tmp_path, paired_rows=paired_rows)
+    assert sent(expander.expand(record, LSN, plans)) == [
+        wire.insert(1, ["1", None, None]),
+        wire.update(1, ["1", None, "new"], ["1", None, None], letter=b"O"),
+        wire.insert(2, ["5"]),
+    ]
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """Never a commit without its rows."""
+    one = plain(tmp_path, 1)
+    one.change([], [row(1)])
+    for file in Path(one.table.location).glob("*.parquet"):
+        file.unlink()
+    record = [entry(one.table, 1, 1)]
+    with pytest.raises(TableStateError, match="no more"):
+        list(Expander(no_spark, tmp_path).expand(record, LSN, {1: published(one.table, ["id"])}))
 
 
 @pytest.mark.parametrize("paired_rows", [1000, 0])

@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.change.relation import LakeColumn
+from penstock.change.types import arrow_type
 from penstock.control.connect import ControlConnection
 from penstock.control.functions import read_functions
 from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.lake.evaluate import Evaluator
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.publish.filter import PublishedWhere, RowFilter, compile_filter
+from penstock.sql.arrow_filter import arrow_filter
 from penstock.sql.translate.facts import needs
 from tests.support.query_oracle import lake_rows
 
@@ -84,6 +88,8 @@ class FilterOracle:
         self._folder = folder
         self._loads = 0
         self._rows: DataFrame
+        self._given: pa.Table
+        self._batch: pa.RecordBatch
         self._ids: list[int] = []
         conn.execute(TABLE.encode())
         conn.execute(_FUNCTIONS.encode())
@@ -100,11 +106,13 @@ class FilterOracle:
         self._loads += 1
         table = lake_rows(self.conn, "filtered")
         self._ids = table["id"].to_pylist()
+        (self._batch,) = table.sort_by("id").combine_chunks().to_batches()
         path = self._folder / f"rows{self._loads}.parquet"
         image = pa.chunked_array([pa.StructArray.from_arrays(
             [each.combine_chunks() for each in table.columns], fields=list(table.schema)
         )])  # fmt: skip
-        pq.write_table(pa.table({"id": table["id"], "new": image}), path)
+        self._given = pa.table({"id": table["id"], "new": image})
+        pq.write_table(self._given, path)
         self._rows = self._session.read.parquet(str(path))
 
     def trees(self, conditions: Sequence[str]) -> list[str]:
@@ -125,6 +133,26 @@ class FilterOracle:
         except FeatureNotSupportedError as error:
             return error
 
+    def by_arrow(self, conditions: Sequence[str]) -> dict[str, list[Decision]]:
+        """The decisions on all rows of the filters that are plain (``sql/arrow_filter.py``)."""
+        kinds = {
+            each.attnum: (each.name, arrow_type(each.type_oid, each.typmod))
+            for each in self.columns
+        }
+        found = {}
+        for condition, tree in zip(conditions, self.trees(conditions), strict=True):
+            if not tree.startswith("!"):
+                nodes = self.where(tree).nodes
+                facts = read_functions(self.conn, needs([nodes]))
+                decide = arrow_filter(nodes, kinds, facts)
+                if decide is not None:
+                    decided = decide(self._batch)
+                    is_one = isinstance(decided, pa.Scalar)
+                    found[condition] = (
+                        [decided.as_py()] * len(self._ids) if is_one else decided.to_pylist()
+                    )
+        return found
+
     def where(self, tree: str) -> PublishedWhere:
         """A filter of the table, as the catalog has it."""
         return PublishedWhere("tried", "public", "filtered", self.columns, tree)
@@ -144,35 +172,49 @@ class FilterOracle:
         compiled = zip(conditions, self.compile(conditions), strict=True)
         kept = {text: made for text, made in compiled if isinstance(made, RowFilter)}
         expected = {text: self.expected(text) for text in kept}
-        columns = {text: self._without_errors(kept[text], expected[text]) for text in kept}
-        found = self._decide(columns)
+        texts = {text: self._without_errors(kept[text], expected[text]) for text in kept}
+        found = self._decide(texts)
+        given = self._decide_given(texts)
         wrong = {}
         for text, decisions in expected.items():
             wanted: list[Decision] = [None if isinstance(each, str) else each for each in decisions]
-            if found[text] != wanted:
-                wrong[text] = self._explain(wanted, found[text])
+            for how in (found[text], given[text]):
+                if how != wanted:
+                    wrong[text] = self._explain(wanted, how)
         return wrong | self._wrong_errors(kept, expected)
 
-    def _without_errors(self, made: RowFilter, expected: Sequence[Decision]) -> Column:
+    def _without_errors(self, made: RowFilter, expected: Sequence[Decision]) -> str:
         pairs = zip(self._ids, expected, strict=True)
         failing = [number for number, decision in pairs if isinstance(decision, str)]
-        column = made.column("new")
-        return f.when(~f.col("id").isin(failing), column) if failing else column
+        if not failing:
+            return made.new
+        return f"CASE WHEN id NOT IN ({', '.join(map(str, failing))}) THEN ({made.new}) END"
 
-    def _decide(self, columns: dict[str, Column]) -> dict[str, list[Decision] | str]:
+    def _decide(self, filters: dict[str, str]) -> dict[str, list[Decision] | str]:
         """All filters in one job; alone when that fails, to see which one did."""
-        named = [column.alias(f"f{i}") for i, column in enumerate(columns.values())]
+        named = [f.expr(each).alias(f"f{i}") for i, each in enumerate(filters.values())]
         try:
             with postgres_errors():
                 rows = self._rows.select("id", *named).toArrow().sort_by("id")
         except PenstockError as error:
-            if len(columns) == 1:
-                return dict.fromkeys(columns, str(error))
+            if len(filters) == 1:
+                return dict.fromkeys(filters, str(error))
             found: dict[str, list[Decision] | str] = {}
-            for text, column in columns.items():
-                found |= self._decide({text: column})
+            for text, each in filters.items():
+                found |= self._decide({text: each})
             return found
-        return {text: rows[f"f{i}"].to_pylist() for i, text in enumerate(columns)}
+        return {text: rows[f"f{i}"].to_pylist() for i, text in enumerate(filters)}
+
+    def _decide_given(self, filters: dict[str, str]) -> dict[str, list[Decision] | str]:
+        """The same on rows that Spark is given, as for a small commit."""
+        evaluate = Evaluator(
+            self._session, f"array({', '.join(filters.values())})", self._given.schema
+        )
+        try:
+            found = evaluate(self._given).to_pylist()
+        except PenstockError as error:
+            return dict.fromkeys(filters, str(error))
+        return dict(zip(filters, map(list, zip(*found, strict=True)), strict=True))
 
     def _explain(self, wanted: list[Decision], found: list[Decision] | str) -> str:
         if isinstance(found, str):
@@ -200,4 +242,11 @@ class FilterOracle:
             except PenstockError as error:
                 if error.sqlstate != sqlstate:
                     wrong[text] = f"PostgreSQL {sqlstate}, Spark {error.sqlstate} {error}"
+            given = self._given.filter(pc.equal(self._given["id"], number))
+            try:
+                Evaluator(self._session, kept[text].new, given.schema)(given)
+                wrong[text] = f"PostgreSQL {sqlstate}, Spark none on a given row"
+            except PenstockError as error:
+                if error.sqlstate != sqlstate:
+                    wrong[text] = f"PostgreSQL {sqlstate}, Spark {error.sqlstate} on a given row"
         return wrong

@@ -45,10 +45,14 @@ def other_node() -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def fault_node() -> Iterator[Node]:
-    """Not started; its timeouts are seconds, so that what is lost is soon found out."""
+    """Not started; its timeouts are seconds, so that what is lost is soon found out.
+
+    Its statements may need few rows.
+    """
     seconds = {"STATUS_INTERVAL": "1", "TIMEOUT": "4"}
     env = {f"PENSTOCK_WAL_RECEIVER_{name}": value for name, value in seconds.items()}
     env["PENSTOCK_WAL_RETRIEVE_RETRY_INTERVAL"] = "1"
+    env["PENSTOCK_STATEMENT_ROWS"] = "20000"
     with open_folder("pst-fault-") as folder:
         shared = Node(folder / "home", env=env)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from types import EllipsisType
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.change.relation import Relation
+from penstock.pgoutput.describe import Messages
 
 
 class Binary(NamedTuple):
@@ -127,6 +128,15 @@ def framed(messages: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int
     parts = list(messages)
     offsets = np.fromiter(accumulate(map(len, parts), initial=0), np.int64)
     return np.frombuffer(bytearray().join(parts), np.uint8), offsets
+
+
+def split(pieces: Iterable[Messages]) -> list[bytes]:
+    """Messages one by one."""
+    return [
+        piece.content[first:last].tobytes()
+        for piece in pieces
+        for first, last in pairwise(piece.offsets.tolist())
+    ]
 
 
 def _string(text: str) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,13 @@ from penstock.control.functions import read_functions
 from penstock.control.publications import publication_facts
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.pgoutput.decode import Decoder
-from penstock.pgoutput.describe import Messages, relation_message
+from penstock.pgoutput.describe import relation_message
 from penstock.pgoutput.encode import encode_changes
 from penstock.publish.plan import ROW_ACTIONS, Plan, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
 from penstock.sql.translate.facts import needs
 from tests.support.fix_servers import Database
-from tests.support.pgoutput_bytes import truncate
+from tests.support.pgoutput_bytes import split, truncate
 from tests.support.reference_decoder import Reference
 
 
@@ -223,15 +223,6 @@ class PublishingOracle:
 
 def _names(relation: Relation) -> tuple[str, ...]:
     return tuple(each.name for each in relation.columns)
-
-
-def split(pieces: Iterable[Messages]) -> list[bytes]:
-    """Messages one by one."""
-    return [
-        piece.content[first:last].tobytes()
-        for piece in pieces
-        for first, last in pairwise(piece.offsets.tolist())
-    ]
 
 
 def _one_by_one(message: bytes) -> list[bytes]:

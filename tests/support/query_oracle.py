@@ -27,6 +27,7 @@ from penstock.control.migrate import migrations
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Parameter, RunOnLake
 from penstock.frontdoor.query import SparkQueries
+from penstock.lake.tables import PROPERTIES
 from penstock.names import quote_pg
 from penstock.sql.translate.values import TEXTS
 from penstock.wire.rows import encode_rows
@@ -42,7 +43,10 @@ class PsycopgBackend:
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self._conn = conn
-        self.parameters = {"TimeZone": "UTC"}
+        self.parameters = {
+            name: conn.info.parameter_status(name) or ""
+            for name in ("TimeZone", "client_encoding", "server_version")
+        }
         self.transaction_status: Literal["I", "T", "E"] = "I"
 
     async def query(
@@ -126,7 +130,7 @@ class Oracle:
         self.conn = conn
         self.backend = PsycopgBackend(conn)
         self.lake = lake
-        self._spark = spark
+        self.spark = spark
         self._jobs = 0
 
         def connect() -> ControlConnection:
@@ -141,15 +145,16 @@ class Oracle:
             "CREATE TABLE penstock.table_version"
             " (relid oid PRIMARY KEY, location text, version bigint, sole_writer text)"
         )
-        step = next(each for each in migrations() if each.name.endswith("analysed_query"))
-        self.conn.execute(step.text.encode())
+        for step in migrations():
+            if step.name.partition("_")[2] in ("plans", "analysed_query", "writes", "scans"):
+                self.conn.execute(step.text.encode())
 
     def compare_all(self, queries: Sequence[str]) -> dict[str, str]:
         """What ``compare`` says about each query that differs; several at once."""
 
         def share(part: Sequence[str]) -> dict[str, str | None]:
             with self.again() as conn:
-                mine = Oracle(conn, self._spark, self.lake)
+                mine = Oracle(conn, self.spark, self.lake)
                 return {query: mine.compare(query) for query in part}
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -167,9 +172,9 @@ class Oracle:
         version = None
         if table.num_rows:
             # Without bounds: deltalake writes those of decimals as binary floats.
-            bounds = {"delta.dataSkippingNumIndexedCols": "0"}
+            settings = {"delta.dataSkippingNumIndexedCols": "0"} | PROPERTIES
             location = str(self.lake / f"d{relid}")
-            write_deltalake(location, table, mode="append", configuration=bounds)
+            write_deltalake(location, table, mode="append", configuration=settings)
             version = 0
         self.conn.execute(
             "INSERT INTO penstock.table_version VALUES (%s, %s, %s)", (relid, f"d{relid}", version)

@@ -71,6 +71,16 @@ def test_columns(table: LakeTable) -> None:
         next(table_rows(location, filled.version, pa.schema([("w", pa.string())])))
 
 
+def test_a_file_that_is_gone(table: LakeTable) -> None:
+    """A version whose files were removed since is an error, never fewer rows."""
+    filled = append(table, pa.table({"id": [1], "v": ["x"]}))
+    assert filled.version is not None
+    (path,) = data_files(filled.location, filled.version)
+    (Path(filled.location) / path).unlink()
+    with pytest.raises(TableStateError, match="could not read a data file"):
+        ids(filled, filled.version)
+
+
 @pytest.mark.parametrize("values", ["one", "many"])
 def test_large_values_come_a_few_at_a_time(table: LakeTable, values: str) -> None:
     """Whether the file has them once for all rows, or each: a batch is about as large as told."""

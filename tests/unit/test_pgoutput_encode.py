@@ -25,7 +25,6 @@ from penstock.pgoutput.describe import (
 )
 from penstock.pgoutput.encode import CHUNK_ROWS, Encoding, encode_changes
 from tests.support import pgoutput_bytes as wire
-from tests.support.publishing import split
 from tests.support.reference_decoder import Reference
 
 JSONB = 3802
@@ -51,7 +50,7 @@ def table(relation: Relation, changes: list[Change]) -> pa.Table:
 
 
 def encoded(relation: Relation, changes: pa.Table, **how: Any) -> list[bytes]:
-    return split(encode_changes(changes, relation, Encoding(**how)))
+    return wire.split(encode_changes(changes, relation, Encoding(**how)))
 
 
 def decoded(relation: Relation, messages: list[bytes]) -> list[Any]:
@@ -179,7 +178,7 @@ def test_descriptions() -> None:
     )
     relation = Relation(9, "pg_catalog", "t", "i", columns)
     names = {16500: ("public", "mood"), 23: ("pg_catalog", "int4")}
-    found = split([description([KEYED, relation], names)])
+    found = wire.split([description([KEYED, relation], names)])
     assert found == [
         wire.describe(KEYED),
         b"Y" + struct.pack(">I", 16500) + b"public\0mood\0",

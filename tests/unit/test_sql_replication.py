@@ -70,6 +70,9 @@ def test_everything_else_is_sql(text: str) -> None:
         ("DROP_REPLICATION_SLOT penstock_ledger WAIT", "penstock_ledger"),
         ('ALTER_REPLICATION_SLOT "s2" ( FAILOVER false );', "s2"),
         ("READ_REPLICATION_SLOT s", "s"),
+        ('DROP_REPLICATION_SLOT"penstock_ledger"', "penstock_ledger"),
+        ("DROP_REPLICATION_SLOT\vPENSTOCK_LEDGER\n;", "penstock_ledger"),
+        (f"DROP_REPLICATION_SLOT {'x' * 70}", "x" * 63),
     ],
 )
 def test_commands_that_are_passed_on_name_their_slot(text: str, slot: str) -> None:
@@ -90,7 +93,12 @@ def test_commands_that_are_passed_on_name_their_slot(text: str, slot: str) -> No
         ("CREATE_REPLICATION_SLOT s PHYSICAL RESERVE_WAL", "0A000"),
         ("CREATE_REPLICATION_SLOT s LOGICAL test_decoding", "0A000"),
         ("START_REPLICATION SLOT s LOGICAL 0/0 (a 'b' c)", "42601"),
-        ("START_REPLICATION SLOT s LOGICAL 0/0 (a 'b', a 'c')", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 0/0 ()", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 0/0 (binary 1)", "42601"),
+        ("START_REPLICATION SLOT LOGICAL LOGICAL 0/0", "42601"),
+        ('CREATE_REPLICATION_SLOT"s"LOGICAL"test_decoding"', "0A000"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL", "42601"),
+        ("DROP_REPLICATION_SLOT", "42601"),
         ("START_REPLICATION SLOT s LOGICAL 0/0 (a 'b',)", "42601"),
         ("START_REPLICATION SLOT s LOGICAL nowhere", "42601"),
         ("START_REPLICATION SLOT s LOGICAL 0/0 (a '", "42601"),
@@ -103,7 +111,7 @@ def test_what_could_show_more_than_the_lake_is_refused(text: str, sqlstate: str)
     assert caught.value.sqlstate == sqlstate
 
 
-@pytest.mark.parametrize("names", ['"p', "p,", "p q", "1p"])
+@pytest.mark.parametrize("names", ['"p', "p,", "p q", ",p", ","])
 def test_publication_names_that_are_no_list(names: str) -> None:
     """PostgreSQL's error, for a list that it would not split."""
     command = replication_command(
@@ -113,3 +121,44 @@ def test_publication_names_that_are_no_list(names: str) -> None:
     assert command.start is not None
     with pytest.raises(PenstockError, match="invalid publication_names syntax"):
         _ = command.start.publications
+
+
+@pytest.mark.parametrize(
+    ("names", "publications"),
+    [
+        ("my-pub , 1P", ("my-pub", "1p")),
+        ('"My ""Pub""",p,p', ('My "Pub"', "p")),
+        ('a"b', ('a"b',)),
+        ("", ()),
+        (f"{'P' * 70},q", ("p" * 63, "q")),
+    ],
+)
+def test_publication_names(names: str, publications: tuple[str, ...]) -> None:
+    """What SplitIdentifierString takes: a bare name ends at space or comma, and is folded, cut."""
+    command = replication_command(
+        f"START_REPLICATION SLOT s LOGICAL 0/0 (publication_names '{names}')"
+    )
+    assert command is not None
+    assert command.start is not None
+    assert command.start.publications == publications
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("proto_version", "proto_version requires a parameter"),
+        ("proto_version '1', publication_names", "publication_names requires a parameter"),
+        ("messages 'yes'", "messages requires a Boolean value"),
+        ("messages, messages 'off'", "conflicting or redundant options"),
+        ("streaming '1'", 'streaming requires a Boolean value or "parallel"'),
+        ("proto_version '1', streaming", "requested proto_version=1 does not support streaming"),
+        ("proto_version '2', streaming 'PARALLEL'", "does not support parallel streaming, need 4"),
+    ],
+)
+def test_options_that_are_not_passed_on_are_checked(options: str, error: str) -> None:
+    """In pgoutput's words; two that must have a value would bring a PostgreSQL 18 down."""
+    command = replication_command(f"START_REPLICATION SLOT s LOGICAL 0/0 ({options})")
+    assert command is not None
+    assert command.start is not None
+    with pytest.raises(PenstockError, match=error):
+        command.start.relayed()

@@ -19,7 +19,9 @@ The commit record is a transactional message of prefix ``penstock`` in the WAL:
                  "kind": "merge"}]}
 
 ``ranges`` are the Delta versions, first to last, that belong to this commit: a version that was
-restored away is in none.  A transaction that moved no table has no record.
+restored away is in none.  Where a partitioned table was emptied, each of its partitions has its OID
+in ``truncated``: the TRUNCATE in the ranges was that one's.  A transaction that moved no table has
+no record.
 
 The position of a subscription is a row of ``penstock.origin_position``, written in the same
 transaction.  The replication origin itself follows in a transaction of its own: PostgreSQL moves
@@ -89,6 +91,7 @@ class _Moved:
     version: int
     ranges: list[Range]
     kind: str
+    truncated: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -115,16 +118,25 @@ def commit_record(
 
 
 def moved_table(
-    table: LakeTable, version: int, ranges: Iterable[Range], kind: str
+    table: LakeTable,
+    version: int,
+    ranges: Iterable[Range],
+    kind: str,
+    truncated: Iterable[int] = (),
 ) -> dict[str, Any]:
-    """One table of a commit record; ``ranges`` are inclusive."""
-    return {
+    """One table of a commit record; ``ranges`` are inclusive.
+
+    ``truncated``: OIDs of the partitioned tables that were emptied, and this partition with them.
+    """
+    entry: dict[str, Any] = {
         "relid": table.relid,
         "location": Path(table.location).name,
         "version": version,
         "ranges": [list(part) for part in ranges],
         "kind": kind,
     }
+    roots = sorted(truncated)
+    return entry | {"truncated": roots} if roots else entry
 
 
 def commit_metadata(node: str, xid: str, purpose: str) -> str:
@@ -180,10 +192,12 @@ class Commit:
         ranges: Sequence[Range],
         kind: str,
         sole_writer: str | None = None,
+        truncated: Iterable[int] = (),
     ) -> None:
         """The table is now at a Delta version; ``ranges`` (inclusive) are this commit's own.
 
-        Several moves of one table add up.  ``sole_writer`` is what table_version keeps from now on.
+        Several moves of one table add up.  ``sole_writer`` is what table_version keeps from now on,
+        ``truncated`` as in ``moved_table``.
         """
         if table.relid not in self._locked:
             raise WrongStateError(f'table "{table.schema}.{table.name}" is not locked')
@@ -194,7 +208,8 @@ class Commit:
         )
         earlier = self._moved.get(table.relid)
         own = [*earlier.ranges, *ranges] if earlier else list(ranges)
-        self._moved[table.relid] = _Moved(table, version, own, kind)
+        roots = {*truncated, *(earlier.truncated if earlier else ())}
+        self._moved[table.relid] = _Moved(table, version, own, kind, tuple(roots))
 
     def set_columns(self, table: LakeTable) -> None:
         """Record that the Delta table has the columns that the relation has."""
@@ -316,7 +331,10 @@ class Commit:
             self.xid,
             self.purpose,
             None if self._position is None else self._position.origin,
-            [moved_table(m.table, m.version, m.ranges, m.kind) for m in self._moved.values()],
+            [
+                moved_table(m.table, m.version, m.ranges, m.kind, m.truncated)
+                for m in self._moved.values()
+            ],
         )
         self.conn.execute(
             "SELECT pg_logical_emit_message(true, %s, %s)",

@@ -25,7 +25,7 @@ Rows that no slot needs go with ``forget_definitions``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class Definitions:
     """What held for a commit.
 
     ``facts`` has the relations that were asked for, with their ancestors, as far as they existed;
-    ``tables`` the same as tables of the lake.
+    ``tables`` the same as tables of the lake, without their key's name and their writer.
     """
 
     facts: PublicationFacts
@@ -183,7 +183,6 @@ def _lake_table(
         location=str(lake_root / facts["location"]) if facts["location"] else "",
         version=version,
         sole_writer=None,
-        key_index=facts["key_index"],
     )
 
 
@@ -212,40 +211,6 @@ def changed_between(conn: ControlConnection, first: int, last: int) -> list[int]
         [format_lsn(first), format_lsn(last)],
     ).fetchall()
     return [parse_lsn(lsn) for (lsn,) in rows]
-
-
-class FollowedDefinitions:
-    """What holds for the commits of one stream, one after the other.
-
-    It is asked for again only when a record with definitions has gone by, or for a relation that no
-    commit before had.  For one stream and one thread at a time.
-    """
-
-    def __init__(self, names: Sequence[str], lake_root: Path) -> None:
-        self._names = tuple(names)
-        self._lake_root = lake_root
-        self._known: Definitions | None = None
-        self._asked: set[int] = set()
-
-    def saw(self, record: Mapping[str, Any]) -> None:
-        """Take note of a message of prefix ``penstock``; of all of a transaction, before ``at``."""
-        if "definitions" in record:
-            self._known = None
-            self._asked.clear()
-
-    def at(
-        self, conn: ControlConnection, versions: Mapping[int, int | None], lsn: int
-    ) -> Definitions:
-        """What held for the next commit; parameters and errors are those of ``definitions_at``."""
-        if self._known is None or not self._asked.issuperset(versions):
-            self._asked.update(versions)
-            every = dict.fromkeys(self._asked)
-            self._known = definitions_at(conn, self._names, every, lsn, self._lake_root)
-        known = self._known
-        tables = {
-            oid: replace(table, version=versions.get(oid)) for oid, table in known.tables.items()
-        }
-        return Definitions(known.facts, tables)
 
 
 def forget_definitions(conn: ControlConnection, lsn: int) -> None:

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import pyarrow as pa
 
 from penstock.control.ledger_stream import LedgerEntry
+from penstock.frontdoor.scans import Scan
 from penstock.sql.copy import CopyOptions
 from penstock.wire.replication import XLogHeader
 
@@ -75,7 +76,8 @@ class WriteLake:
 
     ``relids`` are the relations that it writes, each a table of the lake or a partitioned one,
     ``needed`` those whose rows it has to see, some of them perhaps the same.  ``reads_client``: it
-    is a COPY FROM STDIN.  ``truncates``: it is a TRUNCATE.
+    is a COPY FROM STDIN.  ``truncates``: it is a TRUNCATE.  ``scans`` are those of its plan, and
+    ``on_conflict`` says that it has an ON CONFLICT.
     """
 
     sql: str
@@ -83,6 +85,8 @@ class WriteLake:
     needed: tuple[int, ...] = ()
     reads_client: bool = False
     truncates: bool = False
+    scans: tuple[Scan, ...] = ()
+    on_conflict: bool = False
 
 
 @dataclass(frozen=True)

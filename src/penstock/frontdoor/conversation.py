@@ -23,7 +23,7 @@ from penstock.frontdoor.copy_out import LakeCopies
 from penstock.frontdoor.exchange import Exchange, PipelineFailedError, first_of
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
-from penstock.frontdoor.writing import Execute, LakeWriter
+from penstock.frontdoor.writing import Execute, LakeWriter, Parameters
 from penstock.wire import requests, responses
 from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Framing, Message
@@ -87,11 +87,11 @@ class Conversation:
         raise_unreported(backend)
         return action
 
-    async def write(self, write: WriteLake, execute: Execute) -> Exchange:
+    async def write(self, write: WriteLake, execute: Execute, parameters: Parameters) -> Exchange:
         """Carry out a statement that writes the lake; see LakeWriter."""
         if self._writer is None:
             raise FeatureNotSupportedError("writing to lake tables is not supported here")
-        answer = await self._writer.run(self.backend, write, execute)
+        answer = await self._writer.run(self.backend, write, execute, parameters)
         raise_unreported(self.backend)
         return answer
 

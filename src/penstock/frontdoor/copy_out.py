@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pyarrow as pa
 
@@ -225,11 +226,14 @@ class _Stream:
 
     def stop(self) -> None:
         """End what runs; a thread ends with the piece that it works on."""
-        self._reader.cancel()
+        running: list[asyncio.Future[Any]] = [self._reader]
         while not self._queue.empty():
             encoding = self._queue.get_nowait()
             if encoding is not None:
-                encoding.cancel()
+                running.append(encoding)
+        for each in running:
+            if not each.cancel() and not each.cancelled():
+                each.exception()  # nobody else is going to ask for it
 
     async def _read(self) -> None:
         if self._form.kind == "binary":

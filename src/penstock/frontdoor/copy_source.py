@@ -4,11 +4,11 @@
     what is copied                                        its rows come from
     --------------                                        ------------------
     a table, or columns of it                             the table's data files
-    SELECT of columns of one table, without conditions    the same, or its leaves'
+    SELECT of columns of one table, WHERE plain           the same, or its leaves'
     any other query                                       Spark, by way of files that it writes
 
-Spark's result goes through files so that it is never in memory, and so that a slow client does not
-hold up Spark.
+Plain conditions are those of sql/arrow_filter.py.  Spark's result goes through files so that it is
+never in memory, and so that a slow client does not hold up Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, CopyLake, RunOnLake
 from penstock.frontdoor.query import SparkQueries
 from penstock.lake.table_rows import file_rows, table_rows
-from penstock.sql.nodes import Node
+from penstock.sql.arrow_filter import Decide, arrow_filter
+from penstock.sql.nodes import Node, walk
 
 _RELATION = """
 SELECT c.relkind::pg_catalog.text,
@@ -56,6 +57,11 @@ class _Column:
     type_oid: int
     typmod: int
     generated: str
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type of its values in the lake."""
+        return arrow_type(self.type_oid, self.typmod)
 
 
 @dataclass(frozen=True)
@@ -105,15 +111,30 @@ class CopySources:
     async def _query(self, backend: Backend, query: RunOnLake) -> CopySource:
         tree = await self._queries.tree(backend, query.sql)
         simple = _simple(tree)
-        if simple is not None:
-            relid, attnums, names = simple
-            relation = await self._relation(backend, relid)
-            by_number = {each.attnum: each for each in relation.columns}
-            columns = [by_number[each] for each in attnums if each in by_number]
-            is_stored = all(each.generated != "v" for each in columns)
-            if relation.parts is not None and is_stored and len(columns) == len(attnums):
-                return await self._table(backend, columns, names, relation.parts)
-        return await self._spark(backend, tree)
+        found = None if simple is None else await self._simple(backend, tree, simple)
+        return await self._spark(backend, tree) if found is None else found
+
+    async def _simple(self, backend: Backend, tree: Node, simple: _Simple) -> CopySource | None:
+        """The rows of a SELECT of columns of one table, unless only Spark can find them."""
+        relation = await self._relation(backend, simple.relid)
+        stored = {each.attnum: each for each in relation.columns if each.generated != "v"}
+        if relation.parts is None or not stored.keys() >= set(simple.attnums):
+            return None
+        decide = None
+        if simple.condition is not None:
+            facts, _ = await self._queries.catalog.facts(backend, tree)
+            kinds = {n: (each.name, each.arrow) for n, each in stored.items()}
+            decide = arrow_filter(simple.condition, kinds, facts)
+            if decide is None:
+                return None
+        columns = [stored[number] for number in simple.attnums]
+        used = {node["varattno"] for node in walk(simple.condition) if node.tag == "VAR"}
+        read = [*columns, *(stored[n] for n in sorted(used - set(simple.attnums)))]
+        source = await self._table(backend, read, simple.names, relation.parts)
+        source.type_oids = source.type_oids[: len(columns)]
+        if decide is not None:
+            source.rows = _filtered(source.rows, decide, len(columns))
+        return source
 
     async def _relation(self, backend: Backend, relid: int) -> _Relation:
         ((kind, columns, has_children, leaves),) = await backend.query(_RELATION, [str(relid)])
@@ -133,9 +154,7 @@ class CopySources:
     ) -> CopySource:
         settings = await self._queries.catalog.settings(backend)
         tables = await self._queries.catalog.versions(backend, sorted(parts), self._queries.lake)
-        schema = pa.schema(
-            [(each.name, arrow_type(each.type_oid, each.typmod)) for each in columns]
-        )
+        schema = pa.schema([(each.name, each.arrow) for each in columns])
         rows = (table_rows(each.location, each.version, schema) for each in tables)
         return CopySource(
             tuple(names),
@@ -166,19 +185,46 @@ class CopySources:
         return source
 
 
-def _simple(tree: Node) -> tuple[int, list[int], list[str]] | None:
-    """The table, the columns and their names when a query is SELECT of columns of one table."""
+@dataclass(frozen=True)
+class _Simple:
+    """SELECT of columns of one table; ``names`` are those of the result."""
+
+    relid: int
+    attnums: tuple[int, ...]
+    names: tuple[str, ...]
+    condition: Node | None
+
+
+def _simple(tree: Node) -> _Simple | None:
+    """A query of that form; None for any other."""
     tables, entries = tree.items("rtable"), tree.items("targetList")
     if tree["commandType"] != 1 or len(tables) != 1 or any(map(tree.get, _MORE)):
         return None
     source = tree["jointree"].items("fromlist")
-    is_all = tree["jointree"].get("quals") is None and len(source) == 1
-    if not is_all or source[0].tag != "RANGETBLREF" or not _is_whole_table(tables[0]):
+    is_one = len(source) == 1 and source[0].tag == "RANGETBLREF"
+    if not is_one or not _is_whole_table(tables[0]):
         return None
     if any(entry["resjunk"] or not _is_column(entry["expr"]) for entry in entries):
         return None
-    attnums = [entry["expr"]["varattno"] for entry in entries]
-    return tables[0]["relid"], attnums, [_name(entry) for entry in entries]
+    return _Simple(
+        tables[0]["relid"],
+        tuple(entry["expr"]["varattno"] for entry in entries),
+        tuple(_name(entry) for entry in entries),
+        tree["jointree"].get("quals"),
+    )
+
+
+def _filtered(
+    rows: Iterator[pa.RecordBatch], decide: Decide, columns: int
+) -> Iterator[pa.RecordBatch]:
+    """The first columns of the rows for which a condition is true."""
+    for batch in rows:
+        decided = decide(batch)
+        if isinstance(decided, pa.Scalar):
+            decided = pa.repeat(decided, batch.num_rows)
+        left = batch.filter(decided).select(range(columns))
+        if left.num_rows:
+            yield left
 
 
 _MORE = (

@@ -37,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.control.commits import RECORD_PREFIX, XID_PREFIX
 from penstock.control.ledger_stream import LedgerEntry
-from penstock.errors import ConnectionLostError
+from penstock.errors import ConnectionLostError, ProtocolError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import PublishedStream
 from penstock.frontdoor.conversation import Conversation
@@ -53,6 +53,7 @@ HEARTBEAT = 10.0
 
 _AS_THEY_ARE = frozenset({messages.COMMIT_PREPARED, messages.ROLLBACK_PREPARED})
 _OWN_PREFIXES = frozenset({RECORD_PREFIX.encode(), XID_PREFIX.encode()})
+_IN_STREAM = frozenset({requests.COPY_DATA, requests.COPY_DONE, requests.TERMINATE})
 _PREFIX_AT = XLOG_HEADER_SIZE + 10
 """Where a message's prefix begins, behind its letter, flags and LSN."""
 
@@ -108,6 +109,8 @@ class Expansion:
             message = await conversation.receive()
             if message is None:
                 raise ConnectionLostError("the subscriber has gone")
+            if message.kind not in _IN_STREAM:  # CopyFail too (ProcessRepliesIfAny, walsender.c)
+                raise ProtocolError(f'invalid standby message type "{chr(message.kind)}"')
             if conversation.state.on(CLIENT_EVENTS[message.kind]) is State.CLOSED:
                 raise ConnectionLostError("the subscriber has gone")
             self._ended_by_client = message.kind != requests.COPY_DATA

@@ -34,7 +34,6 @@ from penstock.frontdoor.actions import (
     Action,
     CopyLake,
     LakeResult,
-    Parameter,
     Relay,
     RunOnLake,
     WriteLake,
@@ -45,11 +44,10 @@ from penstock.frontdoor.copy_portal import CopyPortal
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
 from penstock.frontdoor.statement import must_be_alone, plans_like_a_query, run_after, run_before
-from penstock.frontdoor.write_portal import WritePortal
+from penstock.frontdoor.write_portal import WritePortal, bound_parameters
 from penstock.sql.split import split_statements
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
-from penstock.wire.requests import Bind
 
 _SQL_PREPARED = "SELECT 1 FROM pg_catalog.pg_prepared_statements WHERE name = $1"
 
@@ -83,7 +81,7 @@ class LakePortal:
     """
 
     query: RunOnLake
-    bind: Bind
+    bind: Message
     types: Exchange
     described: Exchange
     cycle: int
@@ -217,6 +215,11 @@ class ExtendedQueries:
         describe = requests.describe(requests.STATEMENT, name)
         return self._backend.ask([(Step.DESCRIBE, describe)])
 
+    def _types_of(self, statement: Prepared) -> Exchange:
+        if statement.described is None:
+            statement.described = self._ask_types(statement.name)
+        return statement.described
+
     @property
     def _now(self) -> tuple[int, int]:
         return self._cycle, self._switches
@@ -245,7 +248,8 @@ class ExtendedQueries:
             return
         self._portals.pop(portal, None)
         if statement is not None and isinstance(statement.action, WriteLake):
-            self._portals[portal] = WritePortal(statement.action, portal, self._cycle)
+            types = self._types_of(statement) if "$" in statement.sql else None
+            self._portals[portal] = WritePortal(statement.action, message, types, self._cycle)
         if statement is not None and isinstance(statement.action, CopyLake):
             self._portals[portal] = CopyPortal(statement.action, portal, self._cycle)
         if statement is not None and _has_hooks(statement.action):
@@ -254,8 +258,7 @@ class ExtendedQueries:
 
     def _bind_lake(self, message: Message, statement: Prepared, query: RunOnLake) -> None:
         bind = requests.parse_bind(message)
-        if statement.described is None:
-            statement.described = self._ask_types(statement.name)
+        types = self._types_of(statement)
         self._backend.send(Step.BIND, message.raw)
         described = self._backend.ask(
             [
@@ -263,9 +266,7 @@ class ExtendedQueries:
                 (Step.CLOSE, requests.close(requests.PORTAL, bind.portal)),
             ]
         )
-        self._portals[bind.portal] = LakePortal(
-            query, bind, statement.described, described, self._cycle
-        )
+        self._portals[bind.portal] = LakePortal(query, message, types, described, self._cycle)
 
     async def _bind_hooks(self, name: bytes, statement: Prepared) -> None:
         """Keep the hooks.  ``before`` of what must be alone runs here: its Sync ends portals."""
@@ -356,7 +357,8 @@ class ExtendedQueries:
         columns = responses.parse_columns(described, encoding) if described else ()
         if portal.result is None:
             self._backend.executed = True
-            portal.result = await conversation.lake.run(portal.query, _parameters(portal))
+            parameters = bound_parameters(portal.types, portal.bind)
+            portal.result = await conversation.lake.run(portal.query, parameters)
             raise_unreported(self._backend)
             check_columns(portal.result, columns)
         result, start = portal.result, portal.at
@@ -373,16 +375,6 @@ def _no_unnamed_statement() -> PenstockError:
 
 def _has_hooks(action: Action) -> bool:
     return isinstance(action, Relay) and action != Relay(action.sql)
-
-
-def _parameters(portal: LakePortal) -> list[Parameter]:
-    types = portal.types.only(responses.PARAMETER_DESCRIPTION)
-    oids = responses.parse_parameter_oids(types) if types else ()
-    bind = portal.bind
-    return [
-        Parameter(oid, 1 if code else 0, value)
-        for oid, code, value in zip(oids, bind.formats, bind.values, strict=True)
-    ]
 
 
 def _completion(result: LakeResult, start: int, stop: int, max_rows: int) -> bytes:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Backend, Row
+from penstock.frontdoor.scans import Scan, read_scans
 from penstock.names import quote_pg_qualified
 from penstock.sql.commands import Command
 from penstock.sql.commands_guards import check_plan
@@ -83,7 +84,8 @@ class Plan:
 
     ``targets`` are those that ModifyTable nodes write, ``reads`` what other nodes name; a relation
     may be among both.  ``only_inserts``: no ModifyTable node does anything but insert
-    rows, each of them or none.
+    rows, each of them or none; ``on_conflict``: one has an ON CONFLICT.  ``scans`` are those of a
+    statement that writes.
     """
 
     relations: tuple[PlanRelation, ...]
@@ -91,6 +93,8 @@ class Plan:
     locks_rows: bool
     reads: tuple[PlanRelation, ...] = ()
     only_inserts: bool = False
+    on_conflict: bool = False
+    scans: tuple[Scan, ...] = ()
 
     def of_kind(self, kind: RelationKind) -> list[PlanRelation]:
         """The relations of a kind, written ones too."""
@@ -113,8 +117,10 @@ async def explain(backend: Backend, command: Command, parameter_oids: Sequence[i
     names: dict[tuple[str, str], None] = {}
     targets: set[tuple[str, str]] = set()
     reads: set[tuple[str, str]] = set()
-    locks_rows, only_inserts = False, True
-    for node in _nodes(json.loads(text)):
+    locks_rows, only_inserts, on_conflict = False, True, False
+    plan = json.loads(text)
+    for node in _nodes(plan):
+        on_conflict = on_conflict or "Conflict Resolution" in node
         locks_rows = locks_rows or node.get("Node Type") == "LockRows"
         if node.get("Operation", "Insert") != "Insert" or "Conflict Resolution" in node:
             only_inserts = False
@@ -130,7 +136,15 @@ async def explain(backend: Backend, command: Command, parameter_oids: Sequence[i
         locks_rows,
         tuple(found[name] for name in sorted(reads)),
         only_inserts,
+        on_conflict,
+        read_scans(plan, _has_own_parameters(backend, text)) if targets else (),
     )
+
+
+def _has_own_parameters(backend: Backend, plan: str) -> bool:
+    """Whether $1 in a plan may be a subquery's result: before 17 they were written like that."""
+    version = backend.parameters.get("server_version", "0").partition(".")[0]
+    return '"Subplan Name"' in plan and not (version.isdecimal() and int(version) >= 17)
 
 
 async def named_relations(backend: Backend, texts: Sequence[str]) -> list[PlanRelation]:

@@ -83,7 +83,8 @@ class LakeStream:
         unknown = {relid: at for relid, at in versions.items() if relid not in self._published}
         if unknown:
             found = self._publish(unknown, commit.lsn)
-            self._published |= {relid: found.get(relid) for relid in unknown}
+            # Also what is published of their ancestors: one that was emptied is named by them.
+            self._published |= {**dict.fromkeys(unknown), **found}
 
     def _publish(self, versions: Mapping[int, int], lsn: int) -> dict[int, Published]:
         if self._connection is None:

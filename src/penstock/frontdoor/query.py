@@ -18,59 +18,26 @@ The router has already had the statement planned there, so privileges are checke
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.change import types
 from penstock.control.connect import ControlConnection
-from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, LakeResult, Parameter, RunOnLake
 from penstock.frontdoor.analysis import Analyst
 from penstock.frontdoor.catalog import CatalogReader, timeout_of
+from penstock.frontdoor.parameters import parameter_values
 from penstock.frontdoor.styles import check_styles
 from penstock.lake.query import TableAt, cancel_query, run_query, unload_query
-from penstock.sql import constants
 from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate
-from penstock.sql.translate.values import Expr, Session, literal, null
+from penstock.sql.translate.values import Expr, Session
 
 _CANCEL_AGAIN = 0.2
 """Seconds."""
-
-_PLAIN_INTEGER = re.compile(r"-?[0-9]{1,9}\Z")
-_INTEGERS = frozenset({types.INT4, types.INT8})
-_TEXTS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR, constants.UNKNOWN})
-
-_SEND = {
-    types.BOOL: ("bool", "boolsend"),
-    types.INT2: ("int2", "int2send"),
-    types.INT4: ("int4", "int4send"),
-    types.INT8: ("int8", "int8send"),
-    types.OID: ("oid", "oidsend"),
-    types.FLOAT4: ("float4", "float4send"),
-    types.FLOAT8: ("float8", "float8send"),
-    types.NUMERIC: ("numeric", "numeric_send"),
-    types.DATE: ("date", "date_send"),
-    types.TIMESTAMP: ("timestamp", "timestamp_send"),
-    types.TIMESTAMPTZ: ("timestamptz", "timestamptz_send"),
-    types.BYTEA: ("bytea", "byteasend"),
-    constants.UUID: ("uuid", "uuid_send"),
-    constants.INTERVAL: ("interval", "interval_send"),
-    constants.TIME: ("time", "time_send"),
-    1005: ("int2[]", "array_send"),
-    1007: ("int4[]", "array_send"),
-    1016: ("int8[]", "array_send"),
-    1009: ("text[]", "array_send"),
-    1015: ("varchar[]", "array_send"),
-    1022: ("float8[]", "array_send"),
-    1182: ("date[]", "array_send"),
-    1000: ("bool[]", "array_send"),
-}
-"""Type name, and the function that writes it in binary, of parameters that may come as text."""
 
 
 T = TypeVar("T")
@@ -116,7 +83,7 @@ class SparkQueries:
         """Run one statement; see actions.LakeQueries."""
         kinds = [parameter.type_oid for parameter in parameters]
         tree = await self.tree(backend, query.sql, kinds)
-        values = await _parameter_values(backend, parameters)
+        values = await parameter_values(backend, parameters)
         prepared = await self.prepare(backend, tree, values)
         oids = prepared.translation.type_oids
         await check_styles(backend, self.catalog, oids, prepared.settings)
@@ -185,58 +152,3 @@ class SparkQueries:
             reason = "user request" if by_user else "statement timeout"
             raise PenstockError(f"canceling statement due to {reason}", sqlstate="57014")
         return running.result()
-
-
-async def _parameter_values(backend: Backend, parameters: Sequence[Parameter]) -> list[Expr]:
-    contents = await _in_binary(backend, parameters)
-    return [
-        _value(parameter, content) for parameter, content in zip(parameters, contents, strict=True)
-    ]
-
-
-def _value(parameter: Parameter, content: bytes | None) -> Expr:
-    oid = parameter.type_oid
-    if content is None:
-        return null(oid)
-    if parameter.format == 0 and oid in _TEXTS:
-        value: Any = content.decode()
-    elif parameter.format == 0 and _is_plain(parameter):
-        value = int(content)
-    else:
-        value = constants.from_binary(oid, content)
-    if oid == constants.INTERVAL:
-        return Expr("", oid, value=value)
-    return literal(oid, value)
-
-
-def _is_plain(parameter: Parameter) -> bool:
-    """An integer whose text needs no help to be read."""
-    value = parameter.value or b""
-    return parameter.type_oid in _INTEGERS and bool(_PLAIN_INTEGER.match(value.decode()))
-
-
-async def _in_binary(backend: Backend, parameters: Sequence[Parameter]) -> list[bytes | None]:
-    """The parameters' bytes, in binary where their text is for PostgreSQL to read."""
-    contents = [parameter.value for parameter in parameters]
-    asked: list[int] = []
-    for at, parameter in enumerate(parameters):
-        given = parameter.value is not None and parameter.format == 0
-        if given and parameter.type_oid not in _TEXTS and not _is_plain(parameter):
-            asked.append(at)
-    if not asked:
-        return contents
-    items = [_send(parameters[at].type_oid, n) for n, at in enumerate(asked, 1)]
-    texts = [(contents[at] or b"").decode() for at in asked]
-    rows = await backend.query(f"SELECT {', '.join(items)}", texts)
-    for at, text in zip(asked, rows[0], strict=True):
-        contents[at] = bytes.fromhex(text or "")
-    return contents
-
-
-def _send(type_oid: int, number: int) -> str:
-    if type_oid not in _SEND:
-        raise FeatureNotSupportedError(
-            f"a parameter of the type with OID {type_oid} is not supported on lake tables"
-        )
-    name, send = _SEND[type_oid]
-    return f"pg_catalog.encode(pg_catalog.{send}(${number}::pg_catalog.{name}), 'hex')"

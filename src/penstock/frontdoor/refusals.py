@@ -16,6 +16,7 @@ from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
 
 _NODE_SCHEMA = "penstock"
+_DUMP_HINT = "Run pg_dump with --exclude-schema=penstock."
 
 _UNDONE = re.compile(
     "set_config|pg_notify|pg_logical_emit_message|pg_(try_)?advisory_xact_lock(_shared)?"
@@ -52,7 +53,13 @@ def _judge_lake(plan: Plan, lake: list[PlanRelation], command: Command) -> Write
     written = [target.oid for target in lake]
     if not plan.only_inserts:
         needed.update(written)
-    return WriteLake(command.sql, tuple(written), tuple(sorted(needed)))
+    return WriteLake(
+        command.sql,
+        tuple(written),
+        tuple(sorted(needed)),
+        scans=plan.scans,
+        on_conflict=plan.on_conflict,
+    )
 
 
 async def judge_copy(backend: Backend, command: Command, relation: PlanRelation) -> WriteLake:
@@ -123,6 +130,7 @@ def refuse_node_schema(command: Command) -> None:
             raise PenstockError(
                 'permission denied for schema "penstock"',
                 detail="It belongs to the node.",
+                hint=_DUMP_HINT if command.name == "LOCK" else None,
                 sqlstate="42501",
             )
 

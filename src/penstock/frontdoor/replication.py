@@ -25,24 +25,43 @@ from penstock.errors import (
     InsufficientPrivilegeError,
     PenstockError,
 )
-from penstock.frontdoor.actions import CopyLake, Publisher, Relay, StreamOptions
+from penstock.frontdoor.actions import Action, CopyLake, Publisher, Relay, StreamOptions
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Step, StreamExchange, first_of
 from penstock.frontdoor.expansion import Expansion, end_messages
-from penstock.frontdoor.statement import carry_out
+from penstock.frontdoor.statement import carry_out, move_position
 from penstock.frontdoor.walsender import Walsender
+from penstock.sql.commands import parse
 from penstock.sql.replication import (
     ReplicationCommand,
     StartReplication,
     replication_command,
 )
-from penstock.sql.split import statements
+from penstock.sql.split import Statement, statements
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
-from penstock.wire.state import Event
+from penstock.wire.responses import ServerError
+from penstock.wire.state import Event, State
 
 _PLUGIN = "SELECT plugin FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 _ANSWER = ROWS | {responses.COMMAND_COMPLETE, responses.EMPTY_QUERY}
+
+_BLOCK_COMMANDS = frozenset(
+    {
+        "ABORT",
+        "BEGIN",
+        "COMMIT",
+        "COMMIT PREPARED",
+        "END",
+        "PREPARE TRANSACTION",
+        "RELEASE SAVEPOINT",
+        "ROLLBACK",
+        "ROLLBACK PREPARED",
+        "ROLLBACK TO SAVEPOINT",
+        "SAVEPOINT",
+        "START TRANSACTION",
+    }
+)
 
 
 class ReplicationCommands:
@@ -62,6 +81,11 @@ class ReplicationCommands:
     async def run(self, message: Message) -> None:
         """Answer one Query message, with ReadyForQuery at the end."""
         await self._walsender.settle()
+        if self._walsender.is_unsound:
+            raise ConnectionLostError(
+                "terminating connection because of an error after a replication stream",
+                hint="Connect again.",
+            )
         try:
             text = self._conversation.text(requests.parse_query(message))
             command = replication_command(text)
@@ -75,6 +99,8 @@ class ReplicationCommands:
         except PenstockError as error:
             if self._is_open:
                 raise  # the walsender still streams: the session ends
+            if self._conversation.state.now is State.COPY_BOTH:
+                self._conversation.state.on(Event.FAILED)  # an error ends a stream, not the session
             await self._conversation.fail(error)
         await self._walsender.release()
         await self._conversation.finish_simple()
@@ -85,51 +111,76 @@ class ReplicationCommands:
         """Answer anything but a stream; True when ReadyForQuery is on its way too."""
         if command is not None:
             _check(command)
-        elif self._walsender.ready_status != "E":
-            copies = await self._copies(text)
-            if copies:
-                await carry_out(self._conversation, copies[0], text)
-                return False
+            self._walsender.send(Step.QUERY, message.raw)
+            return True
+        parts = self._parts(text)
+        if len(parts) > 1:
+            _check_no_block(parts)
+        if self._walsender.ready_status == "E":
+            self._walsender.send(
+                Step.QUERY, message.raw
+            )  # PostgreSQL refuses it, or ends the block
+            return True
+        if len(parts) > 1:
+            await self._run_several(parts)
+            return False
+        action = await self._action(parts[0]) if parts else Relay()
+        if isinstance(action, CopyLake):
+            await carry_out(self._conversation, action, text)
+            return False
         if self._walsender.is_holding:
             await self._walsender.run(text, _ANSWER)
             return False
         self._walsender.send(Step.QUERY, message.raw)
         return True
 
-    async def _copies(self, text: str) -> list[CopyLake]:
-        """The COPY of lake tables that a text is; refuse what else may not be passed on."""
-        copies = []
-        parts = statements(text, self._conversation.standard_conforming_strings)
+    async def _run_several(self, parts: list[Statement]) -> None:
+        """Run statements one after the other, in one transaction, as PostgreSQL does.
+
+        Each is looked at when the ones before have run: they may change what its names mean.
+        """
+        await self._walsender.hold()
         for part in parts:
-            action = await self._conversation.route(part.text)
-            if isinstance(action, CopyLake) and len(parts) == 1:
-                copies.append(action)
-            elif action != Relay():
-                raise FeatureNotSupportedError(
-                    "this statement is not supported in a replication connection",
-                    detail="It reads or writes tables of the lake, or changes a definition.",
-                    hint="Use an ordinary connection; COPY ... TO STDOUT is supported here, alone.",
-                )
-        return copies
+            if len(self._parts(part.text)) > 1:  # a statement before has changed what quotes mean
+                raise _refused()
+            try:
+                if isinstance(await self._action(part), CopyLake):
+                    raise _refused()
+                await self._walsender.run(part.text, _ANSWER)
+            except ServerError as error:
+                move_position(error, part.start)
+                raise
+
+    def _parts(self, text: str) -> list[Statement]:
+        return statements(text, self._conversation.standard_conforming_strings)
+
+    async def _action(self, part: Statement) -> Action:
+        """What to do with a statement; 0A000 for what may not be passed on."""
+        action = await self._conversation.route(part.text)
+        if action != Relay() and not isinstance(action, CopyLake):
+            raise _refused()
+        return action
 
     async def _stream(self, start: StartReplication) -> None:
         await self._check_plugin(start.slot)
         timezone = self._walsender.parameters.get("TimeZone", "UTC")
         options = StreamOptions(start.publications, start.is_on("binary"), timezone)
-        exchange = self._exchange = StreamExchange()
         raw = self._conversation.raw(start.relayed())
+        exchange = self._exchange = StreamExchange()
         self._walsender.send(Step.QUERY, requests.query(raw), exchange)
         await first_of(exchange.started.wait(), exchange.done.wait())
         if exchange.started.is_set():
             self._conversation.state.on(Event.STREAM_STARTED)
             self._conversation.client.write(responses.copy_both())
-            self.is_streaming = True
+            self._walsender.has_streamed = self.is_streaming = True
             published = self._publisher.stream(options)
             wants_messages = start.is_on("messages")
-            await Expansion(
-                self._conversation, exchange, published, wants_messages=wants_messages
-            ).run()
-            self.is_streaming = False
+            try:
+                await Expansion(
+                    self._conversation, exchange, published, wants_messages=wants_messages
+                ).run()
+            finally:
+                self.is_streaming = False
         await exchange.wait()
         self._conversation.client.write(end_messages(exchange))
 
@@ -142,6 +193,23 @@ class ReplicationCommands:
                 " supported",
                 hint="Use a slot of pgoutput.",
             )
+
+
+def _check_no_block(parts: list[Statement]) -> None:
+    if any(parse(part.text).name in _BLOCK_COMMANDS for part in parts):
+        raise FeatureNotSupportedError(
+            "a transaction block cannot begin or end among several statements in a replication"
+            " connection",
+            hint="Send the statements one by one.",
+        )
+
+
+def _refused() -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        "this statement is not supported in a replication connection",
+        detail="It reads or writes tables of the lake, or changes a definition.",
+        hint="Use an ordinary connection; COPY ... TO STDOUT is supported here, alone.",
+    )
 
 
 def _check(command: ReplicationCommand) -> None:

@@ -150,7 +150,7 @@ class Session:
             error = self._dismissed.result()
         elif error is None and ended_by_control:
             error = ConnectionLostError("the control database ended the session")
-        if error is None or self._backend.said_goodbye:
+        if error is None or self._backend.said_goodbye or self._state.now is State.CLOSED:
             return
         if not isinstance(error, PenstockError):
             log.error("a session failed", exc_info=error)
@@ -223,8 +223,8 @@ class Session:
 
     async def _take_extended(self, message: Message) -> None:
         try:
-            if self._replication is not None:
-                _forbid_in_walsender("extended query protocol")
+            if self._replication is not None and message.kind != requests.FLUSH:
+                raise _forbidden_in_walsender("extended query protocol")
             await self._extended.handle(message)
         except ConnectionLostError:
             raise
@@ -236,10 +236,12 @@ class Session:
         await self._backend.settle()
         if self._backend.skipping:
             return
-        refusal = FeatureNotSupportedError(
+        refusal: PenstockError = FeatureNotSupportedError(
             "function calls of the protocol are not supported",
             hint="Call the function in a SELECT.",
         )
+        if self._replication is not None:
+            refusal = _forbidden_in_walsender("fastpath function calls")
         await self._conversation.fail(refusal)
         await self._conversation.finish_simple()
 
@@ -255,6 +257,6 @@ class Session:
         return self._backend.is_answered
 
 
-def _forbid_in_walsender(what: str) -> None:
+def _forbidden_in_walsender(what: str) -> PenstockError:
     """PostgreSQL's error (forbidden_in_wal_sender, postgres.c)."""
-    raise PenstockError(f"{what} not supported in a replication connection", sqlstate="08P01")
+    return PenstockError(f"{what} not supported in a replication connection", sqlstate="08P01")

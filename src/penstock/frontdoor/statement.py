@@ -12,8 +12,17 @@ runs in one of its own, which is committed first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.errors import PenstockError
-from penstock.frontdoor.actions import Action, CopyLake, Relay, RunOnLake, WriteLake
+from penstock.frontdoor.actions import (
+    Action,
+    CopyLake,
+    Parameter,
+    Relay,
+    RunOnLake,
+    WriteLake,
+)
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
@@ -160,7 +169,10 @@ async def _write_lake(conversation: Conversation, write: WriteLake, sql: str) ->
     async def execute() -> Exchange:
         return await _run_whole(conversation, sql, _COPY_IN, reads_client=write.reads_client)
 
-    answer = await conversation.write(write, execute)
+    async def no_parameters() -> Sequence[Parameter]:
+        return ()
+
+    answer = await conversation.write(write, execute, no_parameters)
     backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
     told = (responses.ROW_DESCRIPTION, responses.DATA_ROW, responses.COMMAND_COMPLETE)
     conversation.client.write(b"".join(each.raw for each in answer.kept if each.kind in told))

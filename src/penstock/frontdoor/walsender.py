@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.backend import ControlBackend
-from penstock.frontdoor.exchange import NOTHING, Exchange, Step
+from penstock.frontdoor.exchange import NOTHING, Exchange, Expected, Step
 from penstock.sql.tokens import Kind, tokens
 from penstock.wire import requests, responses
 from penstock.wire.encodings import encode
@@ -27,6 +27,25 @@ class Walsender(ControlBackend):
 
     is_holding = False
     """A block of ours is open, for the client's statement."""
+    has_streamed = False
+    """A replication stream has been begun on this connection."""
+    is_unsound = False
+    """An error came after a stream: nothing more may run here.
+
+    On an error a walsender closes the WAL file of its reader, which belongs to the memory of a
+    stream that has ended (WalSndErrorCleanup, seen in 18.6): the file descriptor may be a table's
+    by now, and what is read then is wrong.
+    """
+
+    def _take_error(self, message: Message, head: Expected | None) -> bool:
+        self.is_unsound = self.has_streamed
+        return super()._take_error(message, head)
+
+    async def hold(self) -> None:
+        """Open a block of ours, unless the client has one."""
+        if self.ready_status == "I":
+            await self.run(_BEGIN)
+            self.is_holding = True
 
     async def release(self) -> None:
         """End the block of ours; the statement in it has succeeded or failed."""
@@ -58,9 +77,8 @@ class Walsender(ControlBackend):
     ) -> Exchange:
         if blocks is not None:
             raise FeatureNotSupportedError("writing is not supported in a replication connection")
-        if self.hold_open and self.ready_status == "I":
-            await self.run(_BEGIN)
-            self.is_holding = True
+        if self.hold_open:
+            await self.hold()
         in_block = self.ready_status == "T" and not self.is_holding
         try:
             return await self.run(with_literals(sql, parameters))

@@ -10,7 +10,7 @@ then on: PostgreSQL gives a row that it updates another one, and none twice in a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ _CTID = (
     "((ctid::pg_catalog.text::pg_catalog.point)[0]::pg_catalog.int8 << 16)"
     " | (ctid::pg_catalog.text::pg_catalog.point)[1]::pg_catalog.int8"
 )
+
+
+_COMMAND = "cmin::pg_catalog.text::pg_catalog.int8"
+"""Counts the commands of a transaction; that of a row that was only locked since is the same."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,29 @@ class Target:
         """The qualified name, for errors."""
         return f"{self.table.schema}.{self.table.name}"
 
-    @property
-    def selection(self) -> str:
-        """The statement that reads the relation: ctid, and the table's columns."""
-        items = [_CTID]
-        for column in self.table.columns:
-            name = quote_pg(column.name)
-            binary = is_binary(column.type_oid)
-            items.append(name if binary else f"({text_form(column.type_oid, name)})")
-        return f"SELECT {', '.join(items)} FROM ONLY {self._quoted}"
+    def new_rows(self, command: int) -> str:
+        """The query of the rows that a later command than this has put in: the table's columns.
+
+        -1 stands for none.
+        """
+        items = [_read_form(column) for column in self.table.columns]
+        query = f"SELECT {', '.join(items)} FROM ONLY {self._quoted}"
+        return f"{query} WHERE {_COMMAND} > {command:d}" if command >= 0 else query
+
+    def old_rows(self, command: int) -> str:
+        """The query of the ctids of the other rows."""
+        return f"SELECT {_CTID} FROM ONLY {self._quoted} WHERE {_COMMAND} <= {command:d}"
+
+    def command_of(self, ctid: int) -> str:
+        """The query of the number of the command that has put a row in."""
+        place = f"'({ctid >> 16:d},{ctid & 0xFFFF:d})'::pg_catalog.tid"
+        return f"SELECT {_COMMAND} FROM ONLY {self._quoted} WHERE ctid = {place}"
+
+    def distinct(self, columns: Sequence[LakeColumn]) -> str:
+        """The query of the different values, none of them null, of some columns."""
+        items = ", ".join(_read_form(column) for column in columns)
+        known = " AND ".join(f"{quote_pg(column.name)} IS NOT NULL" for column in columns)
+        return f"SELECT DISTINCT {items} FROM ONLY {self._quoted} WHERE {known}"
 
     @property
     def loading(self) -> str:
@@ -98,6 +116,11 @@ class Target:
     @property
     def _quoted(self) -> str:
         return quote_pg_qualified(self.table.schema, self.table.name)
+
+
+def _read_form(column: LakeColumn) -> str:
+    name = quote_pg(column.name)
+    return name if is_binary(column.type_oid) else f"({text_form(column.type_oid, name)})"
 
 
 def _whole(rows: pa.Table, name: str) -> pa.Array:

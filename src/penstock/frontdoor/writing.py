@@ -6,9 +6,10 @@ In:   a statement that the router found to write lake tables, in the client's ow
 Out:  PostgreSQL's own answer to it, and new Delta versions in the client's transaction.
 
 The relation in the control database is empty.  If the statement has to see rows of lake tables,
-they are put into their relations; then it is run there as it is, and what it has put in and taken
-out is what is to be done to the lake.  Defaults, casts, sequences, generated columns, NOT NULL,
-CHECK, partitions, WHERE, joins, ON CONFLICT, MERGE, RETURNING and the command tag are PostgreSQL's.
+those that can count for it are put into their relations (loading.py); then it is run there as it
+is, and what it has put in and taken out is what is to be done to the lake.  Defaults, casts,
+sequences, generated columns, NOT NULL, CHECK, partitions, WHERE, joins, ON CONFLICT, MERGE,
+RETURNING and the command tag are PostgreSQL's.
 
     1  the relations are locked, and their rows in table_version; the leaves' definitions are read
     2  SAVEPOINT, rows put in, the client's statement, the rows then read through a cursor, ROLLBACK
@@ -17,6 +18,9 @@ CHECK, partitions, WHERE, joins, ON CONFLICT, MERGE, RETURNING and the command t
        rows were there, files and deletion vectors written, one Delta commit  heads ahead
     4  table_version (without a sole writer), table_column, the commit record
     5  the client's COMMIT, or that of the implicit transaction               everything
+
+A row that comes may have the key of one that was not put in.  That is an error, as that one stays;
+but for ON CONFLICT it is put in too, and step 2 is done again, until no such row is left.
 
 TRUNCATE needs no savepoint: PostgreSQL's own empties what is empty, and starts sequences again.
 
@@ -29,14 +33,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psycopg
-import pyarrow as pa
 
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
@@ -45,16 +47,26 @@ from penstock.control.connect import connect
 from penstock.control.guard import HIDE_PARAMETERS, Guard
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.failpoints import Failpoint, reach
-from penstock.frontdoor.actions import WriteLake
+from penstock.frontdoor.actions import Parameter, WriteLake
 from penstock.frontdoor.backend import ControlBackend
 from penstock.frontdoor.blocks import open_block, own_command
+from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.cursors import read_relation
 from penstock.frontdoor.exchange import Exchange
+from penstock.frontdoor.loading import FEW_ROWS, NOTHING, Loaded, Loader
+from penstock.frontdoor.narrowing import Narrowed, Narrowing
 from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.frontdoor.write_targets import CTID, Target, read_targets
-from penstock.lake.placed import Placed, placed_rows, table_size
-from penstock.lake.reading import Ints
+from penstock.lake.placed import Places, table_size
 from penstock.lake.session import Spark
-from penstock.lake.writes import Change, DuplicateKeyError, Written, write_change
+from penstock.lake.vectors import Rows
+from penstock.lake.writes import (
+    Change,
+    DuplicateKeyError,
+    Written,
+    conflicting,
+    write_change,
+)
 from penstock.names import quote_pg_qualified
 from penstock.pgoutput.data_rows import read_rows
 from penstock.wire.responses import ServerError
@@ -65,17 +77,13 @@ log = logging.getLogger(__name__)
 Execute = Callable[[], Awaitable[Exchange]]
 """Runs the client's statement on its connection, and keeps all that it answers."""
 
+Parameters = Callable[[], Awaitable[Sequence[Parameter]]]
+"""Gives the parameters that the client has bound."""
+
 SAVEPOINT = "penstock_write"
 
-FETCH_BYTES = 32 * 1024 * 1024
-"""About so many bytes of rows are fetched together."""
-
-FIRST_FETCH = 2000
-"""Rows of the first fetch, before it is known how large they are."""
-
-LOAD_ROWS = 200_000
-LOAD_BYTES = 32 * 1024 * 1024
-"""Rows, and bytes of data files, of all tables whose rows one statement has to see."""
+RUNS = 5
+"""How often a statement with ON CONFLICT is run; twice is enough but for odd ones."""
 
 VACUUM_ROWS = 10_000
 """Rolled back rows in a relation that do not wait for autovacuum: statements read past them."""
@@ -88,34 +96,39 @@ SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
     ('search_path', 'pg_catalog, pg_temp')) AS s (name, value)"""
 """Texts of values as the lake keeps them, a regclass with its schema; the rollback to the
 savepoint takes it back."""
-_ENCODING = "SELECT pg_catalog.set_config('client_encoding', $1, true)"
 _MAY_READ = """
 SELECT pg_catalog.bool_and(pg_catalog.has_column_privilege($1::oid, name, 'SELECT')),
     pg_catalog.string_agg(pg_catalog.quote_ident(name), ', ' ORDER BY place)
 FROM pg_catalog.json_array_elements_text($2::json) WITH ORDINALITY AS c (name, place)"""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """Rows of the lake that a relation has for a moment; ``ctids[i]`` is row i's."""
-
-    placed: Placed
-    ctids: Ints
-
-
 class LakeWriter:
     """Carries out statements that write the lake; one serves all sessions of a node."""
 
     def __init__(
-        self, spark: Spark, guard: Guard, control: ControlAddress, lake_root: Path
+        self,
+        spark: Spark,
+        guard: Guard,
+        control: ControlAddress,
+        lake_root: Path,
+        most_rows: int,
     ) -> None:
+        """``most_rows`` of lake tables may be put into relations for one statement."""
         self._spark = spark
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
+        self._most_rows = most_rows
+        self._catalog = CatalogReader()
         self._vacuuming: set[asyncio.Task[None]] = set()
 
-    async def run(self, backend: ControlBackend, write: WriteLake, execute: Execute) -> Exchange:
+    async def run(
+        self,
+        backend: ControlBackend,
+        write: WriteLake,
+        execute: Execute,
+        parameters: Parameters,
+    ) -> Exchange:
         """Carry out one statement; the answer to it, which may be told when this returns.
 
         The session is settled.  An error is the statement's.  FeatureNotSupportedError (0A000) for
@@ -125,11 +138,17 @@ class LakeWriter:
         backend.executed = True
         held, backend.hold_open = backend.hold_open, True
         try:
-            return await self._run(backend, write, execute)
+            return await self._run(backend, write, execute, parameters)
         finally:
             backend.hold_open = held
 
-    async def _run(self, backend: ControlBackend, write: WriteLake, execute: Execute) -> Exchange:
+    async def _run(
+        self,
+        backend: ControlBackend,
+        write: WriteLake,
+        execute: Execute,
+        parameters: Parameters,
+    ) -> Exchange:
         await open_block(backend)
         if await backend.query(_READ_ONLY) == [("on",)]:
             return await execute()  # PostgreSQL's error
@@ -137,22 +156,61 @@ class LakeWriter:
         if write.truncates:
             return await self._truncate(backend, write, execute)
         targets = await self._lock(backend, write)
-        needed = [target for target in targets if target.part_of.intersection(write.needed)]
-        await self._check_size(needed)
-        await own_command(backend, f"SAVEPOINT {SAVEPOINT}")
-        loaded = {target.table.relid: await self._load(backend, target) for target in needed}
-        answer = await execute()
-        await backend.query(_STYLES)
         written = [target for target in targets if target.part_of.intersection(write.relids)]
-        changes = [
-            (target, await self._change(backend, target, loaded.get(target.table.relid)))
-            for target in written
-        ]
-        await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        needed = [target for target in targets if target.part_of.intersection(write.needed)]
+        scans = await self._scans(backend, write, needed, parameters)
+        await own_command(backend, f"SAVEPOINT {SAVEPOINT}")
+        loader = Loader(backend, self._guard, self._spark, self._most_rows)
+        await loader.load(needed, scans)
+        for _ in range(RUNS):
+            answer = await execute()
+            changes = await self._changes(backend, written, loader)
+            more = await self._conflicting(changes) if write.on_conflict else {}
+            await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            if not more:
+                break
+            await loader.load_again(more)
+        else:
+            raise _never_known(written[0])
         await own_command(backend, f"RELEASE SAVEPOINT {SAVEPOINT}")
-        self._note_dead_rows(backend, changes, list(zip(needed, loaded.values(), strict=True)))
+        self._note_dead_rows(backend, changes, loader)
         await self._keep(backend, changes)
         return answer
+
+    async def _scans(
+        self,
+        backend: ControlBackend,
+        write: WriteLake,
+        needed: Sequence[Target],
+        parameters: Parameters,
+    ) -> Mapping[int, list[Narrowed]]:
+        """What the statement's scans want of tables that are not small."""
+        sizes = await asyncio.to_thread(lambda: [table_size(each.table).rows for each in needed])
+        if max(sizes, default=0) <= FEW_ROWS:
+            return {}
+        narrowing = Narrowing(self._catalog, backend, write, needed)
+        return await narrowing.scans(await parameters())
+
+    async def _changes(
+        self, backend: ControlBackend, written: Sequence[Target], loader: Loader
+    ) -> list[tuple[Target, Change]]:
+        """What the statement has done to its tables."""
+        await backend.query(_STYLES)
+        return [
+            (target, await self._change(backend, target, loader.loaded.get(target.table.relid)))
+            for target in written
+        ]
+
+    async def _conflicting(self, changes: Sequence[tuple[Target, Change]]) -> dict[int, Places]:
+        """Where the rows are that were not put in, and have a key of a row that comes."""
+        found = {
+            target.table.relid: await asyncio.to_thread(
+                conflicting, self._spark.own_session(), target.table, target.uniques, change
+            )
+            for target, change in changes
+            if change.rows.num_rows and not change.checked
+        }
+        return {relid: places for relid, places in found.items() if len(places)}
 
     async def _truncate(
         self, backend: ControlBackend, write: WriteLake, execute: Execute
@@ -190,71 +248,20 @@ class LakeWriter:
                 )
         return targets
 
-    async def _check_size(self, needed: Sequence[Target]) -> None:
-        """Refuse a statement that would have to see more rows than PostgreSQL is given."""
-        tables = [target.table for target in needed]
-        sizes = await asyncio.to_thread(lambda: [table_size(table) for table in tables])
-        if sum(each.rows for each in sizes) > LOAD_ROWS or (
-            sum(each.size for each in sizes) > LOAD_BYTES
-        ):
-            largest = max(zip(sizes, needed, strict=True), key=lambda each: each[0].size)
-            raise FeatureNotSupportedError(
-                "changing or reading so many rows of lake tables in one statement is not"
-                " supported yet",
-                detail=f'Table "{largest[1].name}" has {largest[0].rows} rows; the tables of such a'
-                f" statement may have {LOAD_ROWS} rows in {LOAD_BYTES >> 20} MB of files.",
-                hint="INSERT of new rows and COPY have no limit.",
-            )
-
-    async def _load(self, backend: ControlBackend, target: Target) -> Loaded:
-        """Put the lake's rows into a relation."""
-        placed = await asyncio.to_thread(placed_rows, target.table)
-        if not placed.rows.num_rows:
-            return Loaded(placed, np.zeros(0, np.int64))
-        literals = await asyncio.to_thread(target.literals, placed.rows)
-        call = self._guard.load_rows(target.loading, literals)
-        try:
-            blocks = await backend.binary_rows(call.sql, call.parameters)
-        except ServerError as error:
-            for internal in ("p", "q"):
-                error.fields.pop(internal, None)
-            error.fields["W"] = f'rows of lake table "{target.name}"'
-            raise
-        ctids = await asyncio.to_thread(read_rows, blocks, [CTID], target.name)
-        return Loaded(placed, ctids.column(0).to_numpy())
-
     async def _change(
         self, backend: ControlBackend, target: Target, loaded: Loaded | None
     ) -> Change:
         """What the statement has done to a relation."""
-        rows = await self._read(backend, target)
-        ctids, rows = rows.column(0).to_numpy(), rows.select(range(1, rows.num_columns))
-        if loaded is None:
-            return Change({}, rows)
-        gone = np.flatnonzero(~np.isin(loaded.ctids, ctids))
-        new = np.flatnonzero(~np.isin(ctids, loaded.ctids))
-        return Change(loaded.placed.by_path(gone), rows.take(pa.array(new)), checked=True)
-
-    async def _read(self, backend: ControlBackend, target: Target) -> pa.Table:
-        """The rows that a relation has, and before them their ctids."""
-        encoding = backend.client_encoding
-        await call(backend, self._guard.open_written_rows(target.selection))
-        if encoding != "UTF8":
-            await backend.query(_ENCODING, ["UTF8"])
-        columns = (CTID, *target.table.columns)
-        parts = [read_rows([], columns, target.name)]
-        count = FIRST_FETCH
-        while blocks := await backend.binary_rows(f"FETCH FORWARD {count} FROM penstock_written"):
-            rows = await asyncio.to_thread(read_rows, blocks, columns, target.name)
-            parts.append(rows)
-            if rows.num_rows < count:
-                break
-            size = sum(map(len, blocks)) / rows.num_rows
-            count = max(1, int(FETCH_BYTES / size))
-        await backend.query("CLOSE penstock_written")
-        if encoding != "UTF8":
-            await backend.query(_ENCODING, [encoding])
-        return pa.concat_tables(parts)
+        loaded = loaded or NOTHING
+        old, new = target.old_rows(loaded.command), target.new_rows(loaded.command)
+        columns, name = target.table.columns, target.name
+        rows = await read_relation(backend, self._guard, new, columns, name)
+        gone: Mapping[str, Rows] = {}
+        if len(loaded.places):
+            left = await read_relation(backend, self._guard, old, [CTID], name)
+            chosen = np.flatnonzero(~np.isin(loaded.ctids, left.column(0).to_numpy()))
+            gone = loaded.places.by_path(chosen)
+        return Change(gone, rows, checked=loaded.whole)
 
     async def _keep(
         self, backend: ControlBackend, changes: Sequence[tuple[Target, Change]]
@@ -266,7 +273,8 @@ class LakeWriter:
             if change:
                 done = await self._write(backend, commit, target, change)
                 ranges = [(done.first, done.version)]
-                moved.append(moved_table(target.table, done.version, ranges, done.kind))
+                roots = target.part_of - {target.table.relid} if change.truncates else ()
+                moved.append(moved_table(target.table, done.version, ranges, done.kind, roots))
         if moved:
             await commit.record(moved)
             reach(Failpoint.WRITE_BEFORE_COMMIT)
@@ -297,10 +305,10 @@ class LakeWriter:
         self,
         backend: ControlBackend,
         changes: Sequence[tuple[Target, Change]],
-        loaded: Sequence[tuple[Target, Loaded]],
+        loader: Loader,
     ) -> None:
         dead = [(target, change.rows.num_rows) for target, change in changes]
-        dead += [(target, len(each.ctids)) for target, each in loaded]
+        dead += [(target, len(each.ctids)) for target, each in loader.all_loaded]
         for target in {target for target, rows in dead if rows >= VACUUM_ROWS}:
             backend.endings.add(partial(self._vacuum, target.table))
 
@@ -317,6 +325,14 @@ class LakeWriter:
                 conn.execute(f"VACUUM {name}".encode())
         except (psycopg.Error, PenstockError) as error:  # autovacuum does it later
             log.info("relation %s is not vacuumed now: %s", name, error)
+
+
+def _never_known(target: Target) -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        "ON CONFLICT with keys that are others at each evaluation is not supported",
+        detail=f'The rows of lake table "{target.name}" that conflict were not found in {RUNS} runs'
+        " of the statement.",
+    )
 
 
 async def _unique_violation(

@@ -68,7 +68,7 @@ class ChangeReader:
                 )
 
     def changes(self, part: FeedPart) -> Iterator[pa.Table]:
-        """A part's changes in the change schema; TableStateError when a vector is damaged."""
+        """A part's changes; TableStateError when a file is missing, or a vector damaged."""
         if part.kind == "truncate":
             yield self._told(TRUNCATE, np.array([part.place]))
         elif part.kind == "inserts":
@@ -159,7 +159,7 @@ class ChangeReader:
         location = self._table.location
         for rows, place in placed:
             wanted = rows.positions(location)
-            with open_file(Path(location) / rows.file.path) as parquet:
+            with _opened(Path(location) / rows.file.path) as parquet:
                 for at, piece in self._rows_of(parquet, wanted):
                     yield _Read(piece, at + place)
 
@@ -184,6 +184,16 @@ class ChangeReader:
                 elif len(chosen):
                     yield chosen, piece.take(pa.array(chosen - start))
                 start = end
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return open_file(path)
+    except FileNotFoundError:
+        raise TableStateError(
+            f"a data file of a commit that is to be published is there no more: {path}",
+            detail="Maintenance leaves alone what slots still need; something else removed it.",
+        ) from None
 
 
 def _between(ascending: Ints, low: int, high: int) -> Ints:

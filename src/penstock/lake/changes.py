@@ -85,7 +85,7 @@ class _Feed:
         if part.kind == "inserts":
             come = self._rows(part.version, part.come, "new")
             return self._changes(come, INSERT, new=f.col("new"))
-        gone = self._rows(part.version - 1, part.gone, "old")
+        gone = self._rows(part.version, part.gone, "old")
         if part.kind == "deletes":
             return self._changes(gone, DELETE, old=self._identity())
         return self._paired(gone, self._rows(part.version, part.come, "new"))
@@ -93,6 +93,8 @@ class _Feed:
     def _rows(self, version: int, rows: Sequence[Placed], name: str) -> DataFrame:
         """Rows of files as a struct, with the places that they take."""
         files = [each.rows.masked for each in rows]
+        # What the version is asked for is its columns, which are to be those of the table.
+        version = max(version, self._table.version or 0)
         frame = scan_files(self._session, self._table.location, version, files)
         begins = [
             f"{quote_spark_literal(each.rows.file.path.rpartition('/')[2])}, {each.place}L"

@@ -120,7 +120,7 @@ def find_rows(
     near = sorted(set(range(len(files))).difference(far))
     found = [
         *_on_executors(session, look, [files[number] for number in far]),
-        *_on_all_cores(lambda number: look(files[number]), near),
+        *on_all_cores(lambda number: look(files[number]), near),
     ]
     nothing = np.zeros(0, np.int64)
     numbers = [
@@ -153,7 +153,7 @@ def take_rows(table: LakeTable, hits: Hits, columns: Sequence[str]) -> pa.Table:
             rows = read_groups(parquet, groups, names, schema)
             return rows.take(pa.array(_positions_in(parquet, groups, parts[part])))
 
-    pieces = list(_on_all_cores(take, range(len(parts))))
+    pieces = list(on_all_cores(take, range(len(parts))))
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_tables(pieces).take(pa.array(back))
@@ -266,7 +266,8 @@ def _on_executors(
     return found
 
 
-def _on_all_cores(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T]:
+def on_all_cores(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T]:
+    """The results for some numbers, in their order, computed by the cores of the node."""
     if len(numbers) < 2:
         yield from map(work, numbers)
         return

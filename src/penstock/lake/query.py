@@ -133,7 +133,9 @@ def unload_query(
     with postgres_errors():
         frame = _frame(spark, statement, tables, job)
         named = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-        named.write.parquet(str(folder))
+        # The files are read once: what costs time and saves space is left out.
+        plain = named.write.option("compression", "snappy")
+        plain.option("parquet.enable.dictionary", "false").parquet(str(folder))
     return sorted(folder.glob("part-*.parquet"))
 
 

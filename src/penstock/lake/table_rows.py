@@ -34,7 +34,7 @@ _BUFFER = 1024 * 1024
 
 
 def table_rows(location: Path, version: int | None, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The columns of ``schema``; TableStateError when the version lacks one of them.
+    """The columns of ``schema``; TableStateError when the version lacks one, or a file of it.
 
     A version of None is the empty table that has no Delta table yet.
     """
@@ -49,10 +49,17 @@ def table_rows(location: Path, version: int | None, schema: pa.Schema) -> Iterat
         )
     for file in data_files(str(location), version).values():
         gone = read_vector(str(location), file.vector).astype(np.int64)
-        for start, batch in _file_rows(location / file.path, names, schema):
-            left = _left(batch, start, gone)
-            if left.num_rows:
-                yield left
+        try:
+            for start, batch in _file_rows(location / file.path, names, schema):
+                left = _left(batch, start, gone)
+                if left.num_rows:
+                    yield left
+        except (OSError, pa.ArrowException) as error:
+            raise TableStateError(
+                f"could not read a data file of the Delta table in {location}",
+                detail=str(error).partition("\n")[0],
+                hint="A version that is older than the table's retention may lack files.",
+            ) from error
 
 
 def file_rows(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -23,8 +23,9 @@ from penstock.change.last_change import LAST_CHANGE_FIELDS
 from penstock.change.relation import LakeTable
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.files import FILE_BYTES, WrittenFile, write_file
-from penstock.lake.find import find_rows
+from penstock.lake.find import Hits, find_rows
 from penstock.lake.log import physical_names
+from penstock.lake.placed import Places, places_of_hits, union
 from penstock.lake.session import GetSession
 from penstock.lake.settle import XactStatus, settle
 from penstock.lake.tables import append_files, arrow_schema, change_rows, create, truncate
@@ -97,7 +98,9 @@ def write_change(
         return Written(version, version, False, "truncate")
     if not change.checked:
         for unique in uniques:
-            _check_unique(session, table, unique, change.rows)
+            asked, hits = _met(session, table, unique, change)
+            if len(hits):
+                raise DuplicateKeyError(unique, asked.slice(int(hits.at.min()), 1))
     created = table.version is None
     if created:
         table = dataclasses.replace(table, version=create(session, table, metadata))
@@ -112,15 +115,27 @@ def write_change(
     return Written(version, 0 if created else version, created, kind)
 
 
-def _check_unique(
-    session: GetSession, table: LakeTable, unique: UniqueIndex, rows: pa.Table
-) -> None:
-    asked = rows.select(list(unique.columns))
+def conflicting(
+    session: GetSession, table: LakeTable, uniques: Sequence[UniqueIndex], change: Change
+) -> Places:
+    """Where the rows are that stay, and have a key of a row that comes."""
+    return union([places_of_hits(_met(session, table, each, change)[1]) for each in uniques])
+
+
+def _met(
+    session: GetSession, table: LakeTable, unique: UniqueIndex, change: Change
+) -> tuple[pa.Table, Hits]:
+    """Keys of rows that come, and rows that have them and stay."""
+    asked = change.rows.select(list(unique.columns))
     if unique.nulls_distinct:
         asked = asked.drop_null()
     hits = find_rows(table, asked, session)
-    if len(hits):
-        raise DuplicateKeyError(unique, asked.slice(int(hits.at.min()), 1))
+    stays = np.ones(len(hits), bool)
+    for number, file in enumerate(hits.files):
+        gone = change.gone.get(file.add["path"])
+        if gone is not None:
+            stays &= (hits.file != number) | ~np.isin(hits.row, gone.astype(np.int64))
+    return asked, hits.only(stays)
 
 
 def _files(table: LakeTable, rows: pa.Table) -> Iterator[WrittenFile]:

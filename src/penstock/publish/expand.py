@@ -33,10 +33,13 @@ Spark is started by the first filter, or the first large commit with updates.
 Tables come in the order of the commit's records, each table's changes in their own.  A TRUNCATE of
 several tables is one message, as foreign keys between them would forbid each alone; so a table's
 TRUNCATE is sent early, with the first of the others', if nothing of that table is to come before.
+One of a partitioned table is told by its partitions (``truncated`` in the record), once; so
+``published`` must have the relations that are named there, too.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -55,18 +58,24 @@ from penstock.lake.feed import FeedPart, feed_parts
 from penstock.lake.ordered import ordered_tables
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.lake.session import GetSession
-from penstock.pgoutput.describe import Messages, TypeNames, description, truncate_message
+from penstock.pgoutput.describe import (
+    FIRST_GENBKI_OID,
+    Messages,
+    TypeNames,
+    description,
+    truncate_message,
+)
 from penstock.pgoutput.encode import AS_TEXT, Encoding, encode_changes
 from penstock.publish.listed import filter_input, listed_changes
 from penstock.publish.plan import Plan, RowAction, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes, sent_as
 from penstock.sql.translate.facts import Facts, Needs, needs
 
-PAIRED_ROWS = 2_000_000
+PAIRED_ROWS = 1_000_000
 PAIRED_BYTES = 32 * 1024 * 1024
 """Rows that are gone and rows that came, and bytes that they take in data files, up to which the
-node pairs them: it has all of them in memory, in about ten times those bytes; a million updates of
-an orders table in 0.3 GB."""
+node pairs them: it has all of them in memory, in about ten times those bytes.  Half a million
+updates of an orders table take 0.2 GB."""
 
 _ACTIONS: dict[str, tuple[RowAction, ...]] = {
     "inserts": ("insert",),
@@ -75,11 +84,14 @@ _ACTIONS: dict[str, tuple[RowAction, ...]] = {
 }
 
 
+_SAME = ("relid", "location", "truncated")
+
+
 @dataclass(frozen=True)
 class Published:
     """What is published of the changes in one relation.
 
-    ``table`` is its definition at the commit; location and version are the record's.
+    ``table`` is its definition at the commit, when it ended; location and version are the record's.
     ``type_names`` has the types of its columns that a subscriber is told of.
     """
 
@@ -129,8 +141,9 @@ def publish(
             continue
         trees = [where.nodes for of in plan.filters.values() for where in of]
         compiled = compile_plan(plan, functions(needs(trees)) if trees else Facts())
-        oids = {column.type_oid for column in plan.relation.columns}
-        names = type_names(sorted(oids))
+        described = (*plan.relation.columns, *(plan.own.columns if plan.own else ()))
+        oids = {each.type_oid for each in described if each.type_oid >= FIRST_GENBKI_OID}
+        names = type_names(sorted(oids)) if oids else {}
         found[table.relid] = Published(table, compiled, names)
     return found
 
@@ -160,9 +173,10 @@ class SentRelations:
 
 
 class _Step(NamedTuple):
-    """A part of a table's feed that may have something published; ``version``: the record's."""
+    """A part of the feed of ``table``, of which something may be published, and as what that is."""
 
     published: Published
+    table: LakeTable
     part: FeedPart
 
 
@@ -194,38 +208,54 @@ class Expander:
         TableStateError when Delta's log or files are not as they were written, or are there no
         more; what Spark and the filters raise, as PenstockError with PostgreSQL's SQLSTATE.
         """
-        steps = [step for entry in _joined(tables) for step in self._steps(entry, published)]
+        steps = list(self._steps(tables, published))
+        readers: dict[LakeTable, ChangeReader] = {}
         while steps:
             step = steps.pop(0)
             if step.part.kind == "truncate":
                 together, steps = _truncated_together(step, steps)
                 yield _truncation(together)
                 continue
-            for changes in self._changes(step, commit_lsn):
+            if step.table not in readers:
+                readers[step.table] = ChangeReader(step.table, commit_lsn)
+            for changes in self._changes(step, readers[step.table], commit_lsn):
                 relation = step.published.plan.relation
                 for messages in encode_changes(changes, relation, self._encoding):
                     yield Piece((step.published,), messages)
 
     def _steps(
-        self, entry: Mapping[str, Any], published: Mapping[int, Published]
+        self, tables: Sequence[Mapping[str, Any]], published: Mapping[int, Published]
     ) -> Iterator[_Step]:
-        found = published.get(entry["relid"])
-        if found is None:
-            return
-        location = str(self._lake_root / entry["location"])
-        table = replace(found.table, location=location, version=entry["version"])
-        found = replace(found, table=table)
-        for part in feed_parts(location, entry["ranges"]):
-            if found.has(part):
-                yield _Step(found, part)
+        """What is to be read, in order."""
+        truncates: Counter[tuple[int, int]] = Counter()
+        # What is published is what the transaction left, whose columns the last version has.
+        versions = {(entry["relid"], entry["location"]): entry["version"] for entry in tables}
+        for entry in _joined(tables):
+            own = published.get(entry["relid"])
+            roots = [published[oid] for oid in entry.get("truncated", ()) if oid in published]
+            if own is None and not roots:
+                continue
+            location = str(self._lake_root / entry["location"])
+            version = versions[entry["relid"], entry["location"]]
+            table = replace((own or roots[0]).table, location=location, version=version)
+            for part in feed_parts(location, entry["ranges"]):
+                for root in roots if part.kind == "truncate" else ():
+                    # Each of its partitions tells of it, so the first one's counts.
+                    truncates[root.plan.relid, entry["relid"]] += 1
+                    nth = truncates[root.plan.relid, entry["relid"]]
+                    if nth > truncates[root.plan.relid, 0] and root.has(part):
+                        truncates[root.plan.relid, 0] = nth
+                        yield _Step(root, table, part)
+                if own is not None and own.has(part):
+                    yield _Step(own, table, part)
 
-    def _changes(self, step: _Step, commit_lsn: int) -> Iterator[pa.Table]:
+    def _changes(self, step: _Step, reader: ChangeReader, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part, in order, without empty tables."""
-        published, part = step
+        published, part = step.published, step.part
         fits = part.rows <= self._paired_rows and part.bytes <= PAIRED_BYTES
         found: Iterator[pa.Table]
         if fits or part.kind != "pairs":
-            read = _gathered(ChangeReader(published.table, commit_lsn).changes(part))
+            read = _pieces(reader.changes(part))
             found = map(partial(self._sent, published), read)
         else:
             found = self._from_spark(step, commit_lsn)
@@ -241,11 +271,11 @@ class Expander:
 
     def _from_spark(self, step: _Step, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part that Spark reads."""
-        published, part = step
+        published, table, part = step
         with postgres_errors():
-            changes = part_changes(self._session, published.table, part, commit_lsn)
+            changes = part_changes(self._session, table, part, commit_lsn)
             sent = published_changes(changes, published.compiled)
-            yield from _gathered(ordered_tables(sent, "seq", part.rows))
+            yield from _pieces(ordered_tables(sent, "seq", part.rows))
 
     def _evaluator(self, expression: str, schema: pa.Schema) -> Evaluator:
         """The expression for rows of a schema; it is compiled once."""
@@ -261,11 +291,10 @@ class Expander:
 
 def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The record's tables; what follows each other of one table is together, as in a feed."""
-    last: dict[str, Any] | None = None
+    last: dict[str, Any] = {}
     for entry in tables:
-        if last and (last["relid"], last["location"]) == (entry["relid"], entry["location"]):
+        if last and all(last.get(name) == entry.get(name) for name in _SAME):
             last["ranges"] = [*last["ranges"], *entry["ranges"]]
-            last["version"] = entry["version"]
             continue
         if last:
             yield last
@@ -277,32 +306,34 @@ def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 def _truncated_together(first: _Step, later: list[_Step]) -> tuple[list[_Step], list[_Step]]:
     """The TRUNCATEs that can be sent with the first one, and the other steps."""
     together, others = [first], []
-    passed = {first.published.plan.relid}
+    passed: set[int] = set()
     for step in later:
-        relid = step.published.plan.relid
-        if step.part.kind == "truncate" and relid not in passed:
+        oid = step.published.plan.relation.oid
+        if step.part.kind == "truncate" and oid not in passed:
             together.append(step)
         else:
             others.append(step)
-        passed.add(relid)
+            passed.add(oid)
     return together, others
 
 
 def _truncation(steps: Sequence[_Step]) -> Piece:
-    relations = tuple(step.published for step in steps)
+    relations = tuple({step.published.plan.relid: step.published for step in steps}.values())
     oids = [each.plan.relation.oid for each in relations]
     return Piece(relations, Messages.of([truncate_message(oids)]))
 
 
-def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables joined to pieces of about PIECE_ROWS rows and PIECE_BYTES bytes."""
+def _pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables joined, and cut, to about PIECE_ROWS rows and PIECE_BYTES bytes."""
     held: list[pa.Table] = []
     rows = size = 0
     for table in tables:
-        held.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
-            yield pa.concat_tables(held)
-            held, rows, size = [], 0, 0
+        for start in range(0, table.num_rows, PIECE_ROWS):
+            part = table.slice(start, PIECE_ROWS)
+            held.append(part)
+            rows, size = rows + part.num_rows, size + part.nbytes
+            if rows >= PIECE_ROWS or size >= PIECE_BYTES:
+                yield pa.concat_tables(held)
+                held, rows, size = [], 0, 0
     if held:
         yield pa.concat_tables(held)

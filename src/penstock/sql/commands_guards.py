@@ -53,6 +53,7 @@ GUARDED_NAMES = frozenset(FUNCTIONS) | ARGUMENT_CHECKED
 MESSAGE_PREFIX = "penstock"
 
 _PLAN_CALL = re.compile(rf"\b({'|'.join(sorted(FUNCTIONS))})\(")
+_SETTING_QUERY = "select set_config ( name , ? , false ) from pg_settings where name = ?"
 _PLAN_SET_CONFIG = re.compile(r"\bset_config\(")
 
 _ON = frozenset({"on", "true", "yes", "1", "t", "y", "tr", "tru", "ye"})
@@ -97,8 +98,11 @@ def check_functions(tokens: Sequence[Token]) -> None:
         if name in FUNCTIONS and (called or (index and _next_is(tokens, index - 1, "."))):
             _refuse_function(name)
         if name in ARGUMENT_CHECKED and called:
-            check = _check_set_config if name == "set_config" else _check_message
-            check(_arguments(tokens, index + 1))
+            arguments = _arguments(tokens, index + 1)
+            if name == "set_config":
+                _check_set_config(arguments, _only_setting(tokens))
+            else:
+                _check_message(arguments)
 
 
 def check_plan(plan: str, set_config_is_written: bool) -> None:
@@ -162,14 +166,27 @@ def check_embedded_set(tokens: Sequence[Token]) -> None:
             check_set(tokens[index + 1 :])
 
 
-def _check_set_config(arguments: Sequence[Sequence[Token]]) -> None:
+def _check_set_config(arguments: Sequence[Sequence[Token]], only: str | None) -> None:
+    """``only``: the setting that the column ``name`` is, if the statement says so."""
     name = _constant(arguments[0]) if arguments else None
+    if name is None and arguments and [token.text for token in arguments[0]] == ["name"]:
+        name = only
     if name is None:
         raise FeatureNotSupportedError(
             "the name of a parameter in set_config must be a constant",
             detail="Some parameters cannot be changed, so the name must be known.",
         )
     check_setting(name, _constant(arguments[1]) if len(arguments) > 1 else None)
+
+
+def _only_setting(tokens: Sequence[Token]) -> str | None:
+    """The setting of the one query that may name it by a column: pg_dump's (pg_dump.c).
+
+    ``SELECT set_config(name, '...', false) FROM pg_settings WHERE name = '...'`` sets what an
+    older server may not know.
+    """
+    words = ["?" if token.kind is Kind.STRING else token.text.lower() for token in tokens]
+    return string_value(tokens[-1]) if " ".join(words) == _SETTING_QUERY else None
 
 
 def _check_message(arguments: Sequence[Sequence[Token]]) -> None:

@@ -200,7 +200,7 @@ class Applier:
             results = threads.map(lambda t: self._apply_one(commit, t, tables, commits), targets)
             for target, applied in zip(targets, results, strict=True):
                 if applied is not None:
-                    _record(commit, tables[target.relid], applied)
+                    _record(commit, tables[target.relid], applied, target.published)
         for target in targets:
             published = target.published
             record_conflicts(self._connection, self._subscription.oid, published, target.conflicts)
@@ -314,8 +314,10 @@ class Applier:
         return table
 
 
-def _record(commit: Commit, table: LakeTable, applied: Applied) -> None:
-    commit.moved(table, applied.version, applied.ranges, applied.kind, applied.sole_writer)
+def _record(commit: Commit, table: LakeTable, applied: Applied, published: LakeTable) -> None:
+    emptied = applied.kind == "truncate" and published.relid != table.relid
+    roots = (published.relid,) if emptied else ()
+    commit.moved(table, applied.version, applied.ranges, applied.kind, applied.sole_writer, roots)
     if applied.created:
         commit.set_columns(table)
 

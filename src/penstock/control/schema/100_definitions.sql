@@ -8,7 +8,9 @@
 -- sessions see the transaction when that waits for a synchronous standby.
 --
 -- One row is one catalog row and what belongs to it alone, so that transactions side by side never
--- record the same thing: a relation names its schema and its parent by their OIDs.
+-- record the same thing: a relation names its schema and its parent by their OIDs.  And a relation is
+-- recorded only by a transaction that holds a lock on it that keeps others from changing it: what it
+-- recorded without one could be old when it commits, and would come after the newer.
 
 CREATE TABLE penstock.definition (
     kind text,
@@ -61,7 +63,10 @@ AS $$
                 'identity', c.relreplident, 'location', v.location,
                 'parent', (SELECT inhparent::int8 FROM pg_inherits
                            WHERE inhrelid = c.oid AND c.relispartition AND NOT inhdetachpending),
-                'key', k.key, 'key_index', k.name,
+                'key', (
+                    SELECT penstock.index_columns(indexrelid) FROM pg_index
+                    WHERE indrelid = c.oid AND (indisreplident OR indisprimary)
+                    ORDER BY indisreplident DESC LIMIT 1),
                 'columns', (
                     SELECT jsonb_agg(jsonb_build_array(
                         a.attnum, a.attname, a.atttypid::int8, a.atttypmod, a.attnotnull,
@@ -72,11 +77,6 @@ AS $$
                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
             FROM pg_class c JOIN penstock.table_version v ON v.relid = c.oid
             LEFT JOIN pg_index i ON i.indexrelid = pg_get_replica_identity_index(c.oid)
-            LEFT JOIN LATERAL (
-                SELECT x.relname AS name, penstock.index_columns(indexrelid) AS key
-                FROM pg_index JOIN pg_class x ON x.oid = indexrelid
-                WHERE indrelid = c.oid AND (indisreplident OR indisprimary)
-                ORDER BY indisreplident DESC LIMIT 1) k ON true
             WHERE c.oid = objid)
     END
 $$;
@@ -129,9 +129,19 @@ BEGIN
 END
 $$;
 
--- ALTER TABLE names one relation and changes those below it, too.  The partition that it detaches
--- is below it no longer: its row in pg_class is new (age() counts from this transaction's xid; one
--- that another transaction wrote in the meantime is recorded once more, as it is).
+-- Tables of the lake that this transaction has locked so that nobody else can change them.
+CREATE FUNCTION penstock.locked_tables() RETURNS TABLE (relid oid)
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT v.relid FROM pg_locks l JOIN penstock.table_version v ON v.relid = l.relation
+    WHERE l.pid = pg_backend_pid() AND l.granted AND l.locktype = 'relation'
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                       'AccessExclusiveLock')
+$$;
+
+-- ALTER TABLE names one relation and changes those below it, and a partition that it attaches or
+-- detaches: all of them are locked.
 CREATE FUNCTION penstock.record_commands() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -140,21 +150,18 @@ DECLARE
     objids oid[];
 BEGIN
     WITH command AS (
-        SELECT c.object_type, c.objid, c.command_tag, penstock.relation_of(c.classid, c.objid) AS relid
+        SELECT c.object_type, c.objid, c.command_tag,
+            penstock.relation_of(c.classid, c.objid) AS relid
         FROM pg_event_trigger_ddl_commands() c
-        WHERE c.schema_name IS NULL OR c.schema_name NOT IN ('pg_temp', 'penstock')
-    ), altered AS (
-        SELECT c.relid, r.relkind FROM command c JOIN pg_class r ON r.oid = c.relid
-        WHERE c.command_tag = 'ALTER TABLE'
-    ), relation (oid) AS (
-        SELECT relid FROM command UNION
-        SELECT t.relid FROM altered a, pg_partition_tree(a.relid) t UNION
-        SELECT oid FROM pg_class WHERE relkind IN ('r', 'p') AND age(xmin) <= 0
-            AND EXISTS (SELECT FROM altered WHERE relkind = 'p')
+        WHERE c.command_tag NOT IN ('COMMENT', 'SECURITY LABEL')
+            AND (c.schema_name IS NULL OR c.schema_name NOT IN ('pg_temp', 'penstock'))
+            AND (c.object_type LIKE 'table%' OR c.object_type LIKE 'publication%'
+                 OR c.object_type = 'schema')
     )
     SELECT array_agg(t.kind), array_agg(t.objid) INTO kinds, objids FROM (
-        SELECT 'table' AS kind, v.relid AS objid
-            FROM relation r JOIN penstock.table_version v ON v.relid = r.oid
+        SELECT 'table' AS kind, l.relid AS objid FROM penstock.locked_tables() l
+            WHERE l.relid IN (SELECT relid FROM command WHERE object_type LIKE 'table%')
+                OR EXISTS (SELECT FROM command WHERE command_tag = 'ALTER TABLE')
         UNION ALL
         SELECT object_type, objid FROM command
             WHERE object_type LIKE 'publication%' OR object_type = 'schema'
@@ -169,7 +176,7 @@ END
 $$;
 
 -- An index that was dropped by itself may have been a replica identity; of which table is known
--- no longer, so all that have one are recorded.
+-- no longer, but that one is locked.
 CREATE FUNCTION penstock.record_drops() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -184,8 +191,8 @@ BEGIN
         SELECT replace(object_type, 'table column', 'table') AS kind, objid FROM dropped
             WHERE object_type IN ('table', 'table column', 'schema') OR object_type LIKE 'publication%'
         UNION ALL
-        SELECT 'table', v.relid FROM penstock.table_version v JOIN pg_class c ON c.oid = v.relid
-            WHERE c.relreplident = 'i' AND EXISTS (SELECT FROM dropped WHERE object_type = 'index')) t;
+        SELECT 'table', l.relid FROM penstock.locked_tables() l
+            WHERE EXISTS (SELECT FROM dropped WHERE object_type = 'index')) t;
     PERFORM penstock.emit_definitions(kinds, objids);
 END
 $$;
@@ -197,8 +204,8 @@ CREATE EVENT TRIGGER penstock_history_drop ON sql_drop EXECUTE FUNCTION penstock
 ALTER EVENT TRIGGER penstock_history ENABLE ALWAYS;
 ALTER EVENT TRIGGER penstock_history_drop ENABLE ALWAYS;
 REVOKE ALL ON FUNCTION penstock.facts_of, penstock.facts_at, penstock.defined_objects,
-    penstock.begin_definitions, penstock.emit_definitions, penstock.record_commands,
-    penstock.record_drops FROM PUBLIC;
+    penstock.begin_definitions, penstock.emit_definitions, penstock.locked_tables,
+    penstock.record_commands, penstock.record_drops FROM PUBLIC;
 
 -- Of what was before this version, only what it is now is known.
 SELECT penstock.begin_definitions('0/0');

@@ -34,8 +34,8 @@ _ONE_TABLE = Node("QUERY", {"rtable": [Node("RANGETBLENTRY", {"rtekind": 0})]})
 
 def translate_condition(query: Node, columns: Sequence[LakeColumn], facts: Facts) -> str:
     """The predicate over bare names; FeatureNotSupportedError names what has no translation."""
-    expressions = Expressions(Session(), facts, (), _no_subquery)
-    scope = Scope(query, None, columns={1: _finder(columns, "")})
+    expressions = Expressions(Session(), facts, (), no_subquery)
+    scope = Scope(query, None, columns={1: columns_of(columns, "")})
     condition = expressions.condition(query["jointree"]["quals"], scope)
     if condition is None:
         raise PenstockError("the query has no condition")
@@ -54,8 +54,8 @@ def translate_filter(tree: Node, columns: Sequence[LakeColumn], facts: Facts, ro
 
     UntranslatableFilterError (0A000) names the innermost expression that is not exact.
     """
-    expressions = Expressions(Session(exact=True), facts, (), _no_subquery)
-    scope = Scope(_ONE_TABLE, None, columns={1: _finder(columns, f"{row}.")})
+    expressions = Expressions(Session(exact=True), facts, (), no_subquery)
+    scope = Scope(_ONE_TABLE, None, columns={1: columns_of(columns, f"{row}.")})
     try:
         return expressions(tree, scope).sql
     except FeatureNotSupportedError as error:
@@ -72,7 +72,8 @@ def _unexact(
     return found
 
 
-def _finder(columns: Sequence[LakeColumn], prefix: str) -> Callable[[int], Expr]:
+def columns_of(columns: Sequence[LakeColumn], prefix: str) -> Callable[[int], Expr]:
+    """By attnum, the columns of a table whose names have a prefix."""
     by_number = {each.attnum: each for each in columns}
 
     def find(attnum: int) -> Expr:
@@ -84,5 +85,6 @@ def _finder(columns: Sequence[LakeColumn], prefix: str) -> Callable[[int], Expr]
     return find
 
 
-def _no_subquery(query: Node, scope: Scope) -> NoReturn:
+def no_subquery(query: Node, scope: Scope) -> NoReturn:
+    """Refuse a subquery."""
     raise refusal("a subquery")

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put rows of lake tables into their empty relations, for a statement that has to see them.
+
+In:   the tables whose rows a statement needs, locked, and its scans (scans.py).
+Out:  the relations have every row that can count for the statement; which row has which ctid.
+
+A small table is put in as a whole.  Of the others the rows that the statement's scans want are
+chosen (narrowing.py, lake/chosen.py).  A table whose rows must match those of another one comes
+after it; when all wait for each other, or nothing is known of them, the smallest is put in whole.
+The target of ON CONFLICT is in no scan: its rows come when the statement has run once, and its keys
+are known (writing.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.change.relation import LakeColumn
+from penstock.change.types import arrow_type
+from penstock.control.guard import Guard
+from penstock.errors import FeatureNotSupportedError
+from penstock.frontdoor.backend import ControlBackend
+from penstock.frontdoor.cursors import read_relation
+from penstock.frontdoor.narrowing import Matched, Narrowed
+from penstock.frontdoor.write_targets import CTID, Target
+from penstock.lake.chosen import Wanted, choose
+from penstock.lake.placed import Places, places_of, read_pieces, table_size, union
+from penstock.lake.reading import Ints
+from penstock.lake.session import Spark
+from penstock.pgoutput.data_rows import read_rows
+from penstock.wire.responses import ServerError
+
+FEW_ROWS = 1000
+"""Rows of a table that are put in without a look at what the statement wants of them."""
+
+LOAD_BYTES = 2 * 1024 * 1024 * 1024
+"""Bytes of rows, as Arrow has them, that are put into relations for one statement."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Rows of the lake that a relation has for a moment; ``ctids[i]`` is that of place i.
+
+    ``whole``: they are all rows of the table.  ``command`` is the cmin of the last of them.
+    """
+
+    places: Places
+    ctids: Ints
+    whole: bool
+    command: int
+
+
+NOTHING = Loaded(places_of({}), np.zeros(0, np.int64), False, -1)
+
+
+class Loader:
+    """Loads rows, ``most_rows`` at most, for one statement.
+
+    ``loaded`` has them by OID of their table.
+    """
+
+    def __init__(self, backend: ControlBackend, guard: Guard, spark: Spark, most_rows: int) -> None:
+        self.loaded: dict[int, Loaded] = {}
+        self._backend = backend
+        self._guard = guard
+        self._spark = spark
+        self._most_rows = most_rows
+        self._targets: dict[int, Target] = {}
+        self._bytes = 0
+
+    async def load(self, targets: Sequence[Target], scans: Mapping[int, list[Narrowed]]) -> None:
+        """Put in what the scans want; 0A000 when that is too much.
+
+        All rows of a table that ``scans`` does not name.
+        """
+        sizes = await asyncio.to_thread(
+            lambda: {each.table.relid: table_size(each.table).rows for each in targets}
+        )
+        waiting = self._targets = {target.table.relid: target for target in targets}
+        while waiting:
+            relid = min(waiting, key=lambda each: _order(each, waiting, scans, sizes))
+            target = waiting[relid]
+            waiting = {other: each for other, each in waiting.items() if other != relid}
+            wanted = [Wanted()]
+            if sizes[relid] > FEW_ROWS and relid in scans:
+                wanted = [await self._wanted(target, each) for each in scans[relid]]
+            whole = any(each.is_everything for each in wanted)
+            if whole and sizes[relid] > self._most_rows:
+                raise self._too_much(target, sizes[relid])
+            places = await asyncio.to_thread(
+                choose, target.table, wanted, self._spark.own_session()
+            )
+            await self._put(target, places, whole)
+
+    async def load_again(self, more: Mapping[int, Places]) -> None:
+        """After the rollback of all that: put the same in, and more."""
+        before = self.loaded
+        self.loaded, self._bytes = {}, 0
+        for relid, each in before.items():
+            places = union([each.places, more[relid]]) if relid in more else each.places
+            await self._put(self._targets[relid], places, each.whole)
+
+    @property
+    def all_loaded(self) -> list[tuple[Target, Loaded]]:
+        """What was put into which relation."""
+        return [(self._targets[relid], each) for relid, each in self.loaded.items()]
+
+    async def _wanted(self, target: Target, scan: Narrowed) -> Wanted:
+        """What the rows of a scan meet, with the keys of the rows that they must match."""
+        columns = {column.name: column for column in target.table.columns}
+        asked = list(scan.wanted.asked)
+        for matched in scan.matched:
+            if matched.relid in self.loaded:
+                keys = await self._keys(self._targets[matched.relid], matched)
+                asked.append(_as_columns(keys, [columns[name] for name in matched.columns]))
+        return replace(scan.wanted, asked=tuple(asked))
+
+    async def _keys(self, target: Target, matched: Matched) -> pa.Table:
+        by_number = {column.attnum: column for column in target.table.columns}
+        columns = [by_number[number] for number in matched.theirs]
+        return await read_relation(
+            self._backend, self._guard, target.distinct(columns), columns, target.name
+        )
+
+    async def _put(self, target: Target, places: Places, whole: bool) -> None:
+        """Put the rows at some places into a relation."""
+        table = target.table
+        rows = len(places) + sum(len(each.places) for each in self.loaded.values())
+        if rows > self._most_rows or self._bytes > LOAD_BYTES:
+            raise self._too_much(target, len(places))
+        ctids = [np.zeros(0, np.int64)]
+        pieces = read_pieces(table, places)
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            self._bytes += piece.nbytes
+            if self._bytes > LOAD_BYTES:
+                raise self._too_much(target, len(places))
+            ctids.append(await self._put_piece(target, piece))
+        command = await self._command(target, int(ctids[-1][-1])) if len(places) else -1
+        self.loaded[table.relid] = Loaded(places, np.concatenate(ctids), whole, command)
+
+    def _too_much(self, target: Target, rows: int) -> FeatureNotSupportedError:
+        return FeatureNotSupportedError(
+            "changing or reading so many rows of lake tables in one statement is not supported",
+            detail=f'The statement may need {rows} rows of table "{target.name}"; it may need'
+            f" {self._most_rows} rows in {LOAD_BYTES >> 20} MB of all its tables.",
+            hint="Conditions that compare columns with constants, or with columns of smaller"
+            " tables, leave rows out. INSERT of new rows, COPY and TRUNCATE have no limit. The"
+            " setting statement_rows raises it.",
+        )
+
+    async def _put_piece(self, target: Target, rows: pa.Table) -> Ints:
+        literals = await asyncio.to_thread(target.literals, rows)
+        call = self._guard.load_rows(target.loading, literals)
+        try:
+            blocks = await self._backend.binary_rows(call.sql, call.parameters)
+        except ServerError as error:
+            for internal in ("p", "q"):
+                error.fields.pop(internal, None)
+            error.fields["W"] = f'rows of lake table "{target.name}"'
+            raise
+        ctids: Ints = read_rows(blocks, [CTID], target.name).column(0).to_numpy()
+        return ctids
+
+    async def _command(self, target: Target, ctid: int) -> int:
+        """The command that has put a row in; later ones have larger numbers."""
+        query = target.command_of(ctid)
+        found = await read_relation(self._backend, self._guard, query, [CTID], target.name)
+        return int(found.column(0)[0].as_py())
+
+
+def _order(
+    relid: int,
+    waiting: Mapping[int, Target],
+    scans: Mapping[int, list[Narrowed]],
+    sizes: Mapping[int, int],
+) -> tuple[int, int]:
+    """Which table is next: the least of these."""
+    rows, known = sizes[relid], scans.get(relid)
+    if rows <= FEW_ROWS or known is None:
+        return 0, rows
+    partners = {each.relid for scan in known for each in scan.matched} - {relid}
+    if all(
+        not scan.wanted.is_everything
+        or any(each.relid != relid and each.relid not in waiting for each in scan.matched)
+        for scan in known
+    ):
+        return 1 if partners.isdisjoint(waiting) else 2, rows
+    return 3, rows
+
+
+def _as_columns(keys: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
+    """Keys of another table as values of these columns; without those that they cannot have."""
+    arrays = {}
+    for number, column in enumerate(columns):
+        kind = arrow_type(column.type_oid, column.typmod)
+        values = keys.column(number)
+        if values.type != kind:
+            limit = 2 ** (kind.bit_width - 1)
+            wide = values.cast(pa.int64())
+            fits = pc.and_(pc.greater_equal(wide, -limit), pc.less_equal(wide, limit - 1))
+            keys = keys.filter(fits)
+        arrays[column.name] = (number, kind)
+    return pa.table(
+        {name: keys.column(number).cast(kind) for name, (number, kind) in arrays.items()}
+    )

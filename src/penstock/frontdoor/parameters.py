@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound parameters as constants of a translation.
+
+Those that came as text are read by PostgreSQL, in the client's own session, unless they are plain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.change import types
+from penstock.errors import FeatureNotSupportedError
+from penstock.frontdoor.actions import Backend, Parameter
+from penstock.sql import constants
+from penstock.sql.translate.values import Expr, literal, null
+
+_UNKNOWN = Expr("", 0)
+
+_PLAIN_INTEGER = re.compile(r"-?[0-9]{1,9}\Z")
+_INTEGERS = frozenset({types.INT4, types.INT8})
+_TEXTS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR, constants.UNKNOWN})
+
+_SEND = {
+    types.BOOL: ("bool", "boolsend"),
+    types.INT2: ("int2", "int2send"),
+    types.INT4: ("int4", "int4send"),
+    types.INT8: ("int8", "int8send"),
+    types.OID: ("oid", "oidsend"),
+    types.FLOAT4: ("float4", "float4send"),
+    types.FLOAT8: ("float8", "float8send"),
+    types.NUMERIC: ("numeric", "numeric_send"),
+    types.DATE: ("date", "date_send"),
+    types.TIMESTAMP: ("timestamp", "timestamp_send"),
+    types.TIMESTAMPTZ: ("timestamptz", "timestamptz_send"),
+    types.BYTEA: ("bytea", "byteasend"),
+    constants.UUID: ("uuid", "uuid_send"),
+    constants.INTERVAL: ("interval", "interval_send"),
+    constants.TIME: ("time", "time_send"),
+    1005: ("int2[]", "array_send"),
+    1007: ("int4[]", "array_send"),
+    1016: ("int8[]", "array_send"),
+    1009: ("text[]", "array_send"),
+    1015: ("varchar[]", "array_send"),
+    1022: ("float8[]", "array_send"),
+    1182: ("date[]", "array_send"),
+    1000: ("bool[]", "array_send"),
+}
+"""Type name, and the function that writes it in binary, of parameters that may come as text."""
+
+
+async def parameter_values(backend: Backend, parameters: Sequence[Parameter]) -> list[Expr]:
+    """The values; FeatureNotSupportedError for a type or a value that Spark does not get."""
+    contents = await _in_binary(backend, parameters)
+    return [
+        _value(parameter, content) for parameter, content in zip(parameters, contents, strict=True)
+    ]
+
+
+async def known_values(backend: Backend, parameters: Sequence[Parameter]) -> list[Expr]:
+    """The same, but what Spark does not get has a type that no use of it expects."""
+    readable = _TEXTS if backend.parameters.get("client_encoding") == "UTF8" else frozenset()
+    known = [each.type_oid in _SEND or each.type_oid in readable for each in parameters]
+    asked = [each for each, is_known in zip(parameters, known, strict=True) if is_known]
+    contents = iter(await _in_binary(backend, asked))
+    values = []
+    for parameter, is_known in zip(parameters, known, strict=True):
+        try:
+            values.append(_value(parameter, next(contents)) if is_known else _UNKNOWN)
+        except FeatureNotSupportedError:
+            values.append(_UNKNOWN)
+    return values
+
+
+def _value(parameter: Parameter, content: bytes | None) -> Expr:
+    oid = parameter.type_oid
+    if content is None:
+        return null(oid)
+    if parameter.format == 0 and oid in _TEXTS:
+        value: Any = content.decode()
+    elif parameter.format == 0 and _is_plain(parameter):
+        value = int(content)
+    else:
+        value = constants.from_binary(oid, content)
+    if oid == constants.INTERVAL:
+        return Expr("", oid, value=value)
+    return literal(oid, value)
+
+
+def _is_plain(parameter: Parameter) -> bool:
+    """An integer whose text needs no help to be read."""
+    value = parameter.value or b""
+    return parameter.type_oid in _INTEGERS and bool(_PLAIN_INTEGER.match(value.decode()))
+
+
+async def _in_binary(backend: Backend, parameters: Sequence[Parameter]) -> list[bytes | None]:
+    """The parameters' bytes, in binary where their text is for PostgreSQL to read."""
+    contents = [parameter.value for parameter in parameters]
+    asked: list[int] = []
+    for at, parameter in enumerate(parameters):
+        given = parameter.value is not None and parameter.format == 0
+        if given and parameter.type_oid not in _TEXTS and not _is_plain(parameter):
+            asked.append(at)
+    if not asked:
+        return contents
+    items = [_send(parameters[at].type_oid, n) for n, at in enumerate(asked, 1)]
+    texts = [(contents[at] or b"").decode() for at in asked]
+    rows = await backend.query(f"SELECT {', '.join(items)}", texts)
+    for at, text in zip(asked, rows[0], strict=True):
+        contents[at] = bytes.fromhex(text or "")
+    return contents
+
+
+def _send(type_oid: int, number: int) -> str:
+    if type_oid not in _SEND:
+        raise FeatureNotSupportedError(
+            f"a parameter of the type with OID {type_oid} is not supported on lake tables"
+        )
+    name, send = _SEND[type_oid]
+    return f"pg_catalog.encode(pg_catalog.{send}(${number}::pg_catalog.{name}), 'hex')"
