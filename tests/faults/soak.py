@@ -6,7 +6,8 @@
 Each of pgbench's transactions adds one amount to an account, a teller, a branch and the history,
 so at every commit the sums over the four tables are equal.  A reader asks for all four in one
 SELECT through the front door, all the time: it must never see one table without the others,
-whatever was killed.  At the end all tables are equal to the publisher's.
+whatever was killed.  At the end all tables are equal to the publisher's, and so are those of a
+PostgreSQL that subscribes to the node: the bank's own server has a second database for that.
 
 The moments come from the seed, which is printed; what happens at them is up to the machine.
 """
@@ -31,6 +32,8 @@ from tests.support.fix_servers import Database
 from tests.support.folders import open_folder
 from tests.support.interrupt import end_in_order_on_sigterm
 from tests.support.node import Node
+from tests.support.published import wait_in_sync, wait_same
+from tests.support.replica import Replica
 from tests.support.servers import PostgresServer
 from tests.support.subscribing import drop_subscription, wait_equal, wait_ready
 from tests.support.waits import hold, wait_until
@@ -75,6 +78,7 @@ class Soak:
         self.bank = bank
         self.seen = Seen()
         self.kills = 0
+        self._replica: Replica | None = None
         self._rate = rate
         self._random = random.Random(seed)
 
@@ -88,6 +92,18 @@ class Soak:
             f"CREATE SUBSCRIPTION bank CONNECTION '{self.bank.conninfo}' PUBLICATION bank"
         )
         wait_ready(self.node, "bank")
+
+    def follow(self) -> None:
+        """Let a second database of the bank's server subscribe to the node, in sync."""
+        server = self.bank.server
+        replica = self._replica = Replica(self.node, Database(server, server.create_database()))
+        self._pgbench("-i", "-q", "-I", "dtp", database=replica.database).communicate()
+        self.node.psql(
+            "CREATE PUBLICATION soak FOR TABLE pgbench_accounts, pgbench_branches, pgbench_tellers,"
+            " pgbench_history"
+        )
+        replica.subscribe("soak", "soak")
+        replica.wait_in_sync("soak")
 
     def kill_once(self, *, starting: bool = False) -> None:
         """kill -9 at a random moment of its work, and perhaps of the start, and start again."""
@@ -131,6 +147,9 @@ class Soak:
         wait_ready(self.node, "bank")
         for query in CONTENTS:
             wait_equal(self.bank, query, self.node)
+        if self._replica is not None:
+            wait_in_sync(self._replica.database, "soak")
+            wait_same(self.node, self._replica.database, "soak", *CONTENTS)
         assert not self.seen.errors, self.seen.errors
         assert not self.seen.torn, f"sums that differ: {self.seen.torn}"
 
@@ -160,9 +179,12 @@ class Soak:
         if len(set(row)) != 1:
             self.seen.torn.append(row)
 
-    def _pgbench(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _pgbench(
+        self, *arguments: str, database: Database | None = None
+    ) -> subprocess.Popen[bytes]:
+        conninfo = (database or self.bank).conninfo
         return subprocess.Popen(
-            [self.bank.server.bin / "pgbench", *arguments, self.bank.conninfo],
+            [self.bank.server.bin / "pgbench", *arguments, conninfo],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -183,12 +205,13 @@ def main() -> int:
 
 
 def _run(folder: Path, minutes: float, seed: int) -> int:
-    server = PostgresServer(folder / "publisher")
+    server = PostgresServer(folder / "bank", settings={"wal_retrieve_retry_interval": "1s"})
     node = Node(folder / "node", env={"PENSTOCK_WAL_RETRIEVE_RETRY_INTERVAL": "1"})
     try:
         server.start()
         soak = Soak(node, Database(server, server.create_database("bank")), seed)
         soak.prepare()
+        soak.follow()
         end = time.monotonic() + 60 * minutes
         while time.monotonic() < end:
             with soak.under_load():

@@ -42,23 +42,21 @@ LONGEST = 1.5  # seconds from progress to a kill
 
 @pytest.fixture(scope="module")
 def replica(fault_node: Node, replica_server: PostgresServer) -> Iterator[Replica]:
-    """A database with the tables; the node may be in any state when a test begins."""
+    """A database with the tables; the node runs."""
+    if not fault_node.running:
+        fault_node.start()
     made = Replica(fault_node, Database(replica_server, replica_server.create_database()))
     made.database.psql(HERE)
     for table in ("kp_log", "kp_late"):
         made.may_stop(table)
     yield made
-    _running(fault_node)
+    if not fault_node.running:
+        fault_node.start()
     drop_database(replica_server, made.database.name)
     fault_node.psql(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         " WHERE slot_name IN ('kp', 'kp_late', 'll')"
     )
-
-
-def _running(node: Node) -> None:
-    if not node.running:
-        node.start()
 
 
 def _change(first: int, count: int, v: str = "new") -> str:
@@ -75,8 +73,7 @@ def _change(first: int, count: int, v: str = "new") -> str:
 def test_kill_of_the_node_while_it_copies_and_sends(replica: Replica) -> None:
     """A copy begins again, and a commit; one that the subscriber has is not sent again."""
     node = replica.node
-    if node.running:
-        node.kill()
+    node.kill()
     node.start(f"{Failpoint.COPY_OUT_PIECE_SENT}:2")
     node.psql(f"{HERE}; CREATE PUBLICATION kp FOR TABLE kp, kp_log")
     node.psql("INSERT INTO kp SELECT g, 'copied' FROM generate_series(1, 50000) g")

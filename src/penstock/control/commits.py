@@ -50,6 +50,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import InvalidSchemaName, UndefinedTable
 from psycopg.pq import TransactionStatus
 
 from penstock.change.relation import LakeTable
@@ -302,12 +303,12 @@ class Commit:
         for _ in range(_LOCK_ATTEMPTS):
             if len(names) < len(relids):
                 raise not_a_lake_table(next(relid for relid in relids if relid not in names))
-            for name in names.values():
-                self.conn.execute(
-                    sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(
-                        sql.Identifier(*name)
-                    )
-                )
+            for relid, name in names.items():
+                lock = sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE")
+                try:
+                    self.conn.execute(lock.format(sql.Identifier(*name)))
+                except (UndefinedTable, InvalidSchemaName) as error:
+                    raise not_a_lake_table(relid) from error  # dropped since it was looked for
             held, names = names, self._names(relids)
             if names == held:
                 return
