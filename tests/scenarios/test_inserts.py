@@ -254,6 +254,23 @@ def test_drivers_copy(node: Node, publisher_db: Database) -> None:
             conn.execute("COPY ins_copy.t FROM STDIN")
 
 
+def test_columns_of_domains(node: Node, publisher_db: Database) -> None:
+    """They are described as the type that the domain is over, and checked by the domain."""
+
+    def work(conn: psycopg.Connection[Any]) -> list[object]:
+        conn.execute("CREATE DOMAIN ins_price AS numeric(9,2) CHECK (VALUE > 0)")
+        conn.execute("CREATE DOMAIN ins_low AS ins_price CHECK (VALUE < 100)")
+        conn.execute("CREATE TABLE ins_domains (id int PRIMARY KEY, p ins_price, l ins_low)")
+        conn.execute("INSERT INTO ins_domains VALUES (1, 1.5, 99.99), (2, NULL, NULL)")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            conn.execute("INSERT INTO ins_domains VALUES (3, 1, 100)")
+        cursor = conn.execute("SELECT * FROM ins_domains ORDER BY id")
+        kinds = [column.type_code for column in cursor.description or ()]
+        return [kinds, cursor.fetchall()]
+
+    _both(node, publisher_db, work)
+
+
 def test_what_is_not_supported_is_refused(node: Node) -> None:
     """0A000 with the reason, before anything was changed."""
     node.psql(

@@ -131,7 +131,7 @@ class MemoryQueries:
         rows = pa.table({"n": pa.array(numbers, pa.int32()), "label": pa.array(labels)})
         if "limit 3" in query.sql.lower():
             rows = rows.slice(0, 3)
-        return LakeResult(rows, (23, 25), f"SELECT {rows.num_rows}")
+        return LakeResult(rows, (23, 25), (23, 25), f"SELECT {rows.num_rows}")
 
     async def _until_cancelled(self, job: str) -> None:
         self.jobs[job] = asyncio.Event()

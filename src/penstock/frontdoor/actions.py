@@ -122,12 +122,14 @@ class Parameter:
 class LakeResult:
     """A finished query: rows in the order of the result, one Arrow column per result column.
 
-    ``type_oids`` are PostgreSQL's types of the columns, as the control database describes them;
-    ``tag`` is the command tag, for example ``SELECT 3``.
+    ``type_oids`` are PostgreSQL's types of the columns; ``described`` the same as the control
+    database describes them: of a domain, the type that it is over.  ``tag`` is the command tag, for
+    example ``SELECT 3``.
     """
 
     rows: pa.Table
     type_oids: tuple[int, ...]
+    described: tuple[int, ...]
     tag: str
 
 

@@ -94,10 +94,10 @@ class LakeSession:
 def check_columns(result: LakeResult, columns: Sequence[Column]) -> None:
     """The lake's columns must be those that the client was told of (XX000)."""
     described = tuple(column.type_oid for column in columns)
-    if described != result.type_oids or len(described) != result.rows.num_columns:
+    if described != result.described or len(described) != result.rows.num_columns:
         raise PenstockError(
             "the lake's result does not have the described columns",
-            detail=f"Types are {result.type_oids}, described were {described}.",
+            detail=f"Types are {result.described}, described were {described}.",
         )
 
 

@@ -9,6 +9,7 @@ All names in the queries here are qualified: the client's search_path must not m
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,16 @@ _NUMBERS = {
 """Session values that are times, as a timestamp without time zone."""
 
 
+_BASE_TYPES = """
+WITH RECURSIVE base (oid, type) AS (
+    SELECT oid, oid FROM pg_catalog.pg_type WHERE oid = ANY ($1::pg_catalog.oid[])
+    UNION ALL
+    SELECT b.oid, t.typbasetype FROM base b
+    JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype = 'd')
+SELECT b.oid::pg_catalog.text, b.type::pg_catalog.text FROM base b
+JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype <> 'd'"""
+
+
 class CatalogReader:
     """Reads facts; remembers what PostgreSQL brings."""
 
@@ -169,6 +180,15 @@ class CatalogReader:
         """The session's settings, as ``facts`` gives them."""
         (values,) = await backend.query(f"SELECT {', '.join(_SHOWN)}")
         return {name: value or "" for name, value in zip(_SETTINGS, values, strict=True)}
+
+    async def described_types(self, backend: Backend, oids: Sequence[int]) -> tuple[int, ...]:
+        """The types as a RowDescription has them: a domain's is the type that it is over."""
+        own = {oid for oid in oids if oid >= _FIRST_OWN_OID}
+        if not own:
+            return tuple(oids)
+        rows = await backend.query(_BASE_TYPES, [_oids(own)])
+        bases = {int(oid or 0): int(base or 0) for oid, base in rows}
+        return tuple(bases.get(oid, oid) for oid in oids)
 
     async def styled_types(self, backend: Backend, oids: set[int]) -> set[int]:
         """Those of the types whose text depends on the session's settings, as far as known."""

@@ -87,8 +87,9 @@ class SparkQueries:
         prepared = await self.prepare(backend, tree, values)
         oids = prepared.translation.type_oids
         await check_styles(backend, self.catalog, oids, prepared.settings)
+        described = await self.catalog.described_types(backend, oids)
         rows = await self._in_spark(prepared, run_query, job)
-        return LakeResult(rows, oids, f"SELECT {rows.num_rows}")
+        return LakeResult(rows, oids, described, f"SELECT {rows.num_rows}")
 
     async def tree(self, backend: Backend, sql: str, parameter_types: Sequence[int] = ()) -> Node:
         """The analysed tree of a statement."""
