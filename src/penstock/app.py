@@ -34,17 +34,17 @@ from penstock.control.migrate import migrate
 from penstock.control.retention import oldest_position
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
-from penstock.frontdoor.copy_out import LakeCopies
-from penstock.frontdoor.copy_source import CopySources
-from penstock.frontdoor.explained import PublicationExplainer
-from penstock.frontdoor.known_names import KnownNames
+from penstock.frontdoor.copying.copy_out import LakeCopies
+from penstock.frontdoor.copying.copy_source import CopySources
+from penstock.frontdoor.definitions.reconcile import Reconciler
+from penstock.frontdoor.definitions.subscription import SubscriptionRouter
 from penstock.frontdoor.listener import FrontDoor
-from penstock.frontdoor.published import LakePublisher
-from penstock.frontdoor.query import SparkQueries
-from penstock.frontdoor.reconcile import Reconciler
-from penstock.frontdoor.routing import StatementRouter
-from penstock.frontdoor.subscription import SubscriptionRouter
-from penstock.frontdoor.writing import LakeWriter
+from penstock.frontdoor.reading.explained import PublicationExplainer
+from penstock.frontdoor.reading.query import SparkQueries
+from penstock.frontdoor.replication.published import LakePublisher
+from penstock.frontdoor.routing.known_names import KnownNames
+from penstock.frontdoor.routing.router import StatementRouter
+from penstock.frontdoor.writing.writer import LakeWriter
 from penstock.home import HomeLock, keep_superuser
 from penstock.lake.copy_spark import warm as warm_copy
 from penstock.lake.dropped import remove_dropped

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from penstock.frontdoor.actions import Parameter, WriteLake
-from penstock.frontdoor.catalog import CatalogReader
-from penstock.frontdoor.narrowing import Narrowed, Narrowing
-from penstock.frontdoor.plans import explain
-from penstock.frontdoor.write_targets import Target, read_targets
+from penstock.frontdoor.reading.catalog import CatalogReader
+from penstock.frontdoor.routing.plans import explain
+from penstock.frontdoor.writing.narrowing import Narrowed, Narrowing
+from penstock.frontdoor.writing.write_targets import Target, read_targets
 from penstock.lake.chosen import choose
 from penstock.lake.placed import read_pieces
 from penstock.sql.commands import parse

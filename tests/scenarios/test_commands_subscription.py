@@ -14,8 +14,8 @@ from penstock.control.address import ControlAddress
 from penstock.control.connect import ControlConnection
 from penstock.control.migrate import migrate
 from penstock.errors import PenstockError
-from penstock.frontdoor.known_names import KnownNames
-from penstock.frontdoor.subscription import SubscriptionRouter
+from penstock.frontdoor.definitions.subscription import SubscriptionRouter
+from penstock.frontdoor.routing.known_names import KnownNames
 from tests.support.fix_servers import Database
 from tests.support.routing import Client
 from tests.support.servers import SUPERUSER, PostgresServer

@@ -273,6 +273,9 @@ def test_what_is_not_supported_is_refused(node: Node) -> None:
     node.psql("CREATE TABLE ins_no.v (d date, a int[])")
     with pytest.raises(PsqlError, match=r'value "infinity" of column "d"'):
         node.psql(value.format("v"))
+    node.psql("CREATE TABLE ins_no.none ()")
+    with pytest.raises(PsqlError, match="which has no columns"):
+        node.psql("INSERT INTO ins_no.none DEFAULT VALUES")
 
 
 def test_readers_see_what_their_snapshot_shows(node: Node) -> None:

@@ -217,12 +217,16 @@ def test_only_passwords_before_login(relay: RunningRelay) -> None:
         assert b"invalid message type 81" in everything(conn)
 
 
-@pytest.mark.parametrize("value", ["database", "true", "on", "1", "yes"])
-def test_replication_is_refused(relay: RunningRelay, value: str) -> None:
-    """A replication connection is a clear refusal, not a session of another kind."""
-    with pytest.raises(
-        psycopg.OperationalError, match="replication connections are not supported yet"
-    ):
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("database", "the lake is not published here"),
+        *((value, "physical replication is not supported") for value in ("true", "on", "1", "yes")),
+    ],
+)
+def test_replication_is_refused(relay: RunningRelay, value: str, error: str) -> None:
+    """Physical replication, and any where no lake is published: no session of another kind."""
+    with pytest.raises(psycopg.OperationalError, match=error):
         psycopg.connect(relay.conninfo(replication=value))
 
 

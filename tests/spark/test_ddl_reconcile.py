@@ -19,7 +19,7 @@ from penstock.control.catalog import lake_table
 from penstock.control.commits import begin_commit
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
-from penstock.frontdoor.reconcile import Reconciler
+from penstock.frontdoor.definitions.reconcile import Reconciler
 from penstock.frontdoor.session_commit import full_xid
 from penstock.lake import tables
 from penstock.lake.dropped import remove_dropped, remove_folder

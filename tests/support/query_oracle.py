@@ -26,7 +26,7 @@ from penstock.control.connect import ControlConnection
 from penstock.control.migrate import migrations
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Parameter, RunOnLake
-from penstock.frontdoor.query import SparkQueries
+from penstock.frontdoor.reading.query import SparkQueries
 from penstock.lake.tables import PROPERTIES
 from penstock.names import quote_pg
 from penstock.sql.translate.values import TEXTS

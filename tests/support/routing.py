@@ -13,9 +13,14 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Action, CopyLake, Hook, Relay, Row, RunOnLake, WriteLake
-from penstock.frontdoor.explained import PublicationExplainer
-from penstock.frontdoor.known_names import KnownNames
-from penstock.frontdoor.routing import Ended, Reconciler, StatementRouter, SubscriptionCommands
+from penstock.frontdoor.reading.explained import PublicationExplainer
+from penstock.frontdoor.routing.known_names import KnownNames
+from penstock.frontdoor.routing.router import (
+    Ended,
+    Reconciler,
+    StatementRouter,
+    SubscriptionCommands,
+)
 from penstock.sql.commands import Command
 from penstock.wire.responses import ServerError
 from tests.support.no_spark import no_spark

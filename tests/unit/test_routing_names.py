@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.frontdoor.known_names import KnownNames
+from penstock.frontdoor.routing.known_names import KnownNames
 from penstock.names import quote_pg
 from penstock.sql.tokens import fold, truncate
 

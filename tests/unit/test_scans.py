@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.frontdoor.scans import conjuncts, read_scans
+from penstock.frontdoor.writing.scans import conjuncts, read_scans
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.frontdoor.walsender import with_literals
+from penstock.frontdoor.replication.walsender import with_literals
 from penstock.wire import replication
 from penstock.wire.replication import XLogHeader
 

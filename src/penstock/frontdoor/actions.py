@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import pyarrow as pa
 
 from penstock.control.ledger_stream import LedgerEntry
-from penstock.frontdoor.scans import Scan
+from penstock.frontdoor.writing.scans import Scan
 from penstock.sql.copy import CopyOptions
 from penstock.wire.replication import XLogHeader
 

@@ -19,11 +19,11 @@ from penstock.errors import ConnectionLostError, FeatureNotSupportedError, Penst
 from penstock.frontdoor.actions import Action, CopyLake, Router, WriteLake
 from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
 from penstock.frontdoor.blocks import commit_own_block, end_pipeline, refuse_savepoint
-from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.copying.copy_out import LakeCopies
 from penstock.frontdoor.exchange import Exchange, PipelineFailedError, first_of
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
-from penstock.frontdoor.writing import Execute, LakeWriter, Parameters
+from penstock.frontdoor.writing.writer import Execute, LakeWriter, Parameters
 from penstock.wire import requests, responses
 from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Framing, Message

@@ -11,8 +11,8 @@ but the Execute of a statement that Spark runs.
     Describe   passed on                           of a portal: answered from ours
     Execute    passed on; hooks around it          run on the lake, rows sent by us
 
-One that writes the lake is as a relayed one, but its Execute is that of writing.py, and that of a
-COPY of lake tables is that of copy_out.py.
+One that writes the lake is as a relayed one, but its Execute is that of writing/writer.py, and that
+of a COPY of lake tables is that of copying/copy_out.py.
 
 The portal of a lake statement is closed at once in the control database: FETCH would find the
 empty relation in it.
@@ -40,11 +40,11 @@ from penstock.frontdoor.actions import (
 )
 from penstock.frontdoor.backend import raise_unreported
 from penstock.frontdoor.conversation import Conversation
-from penstock.frontdoor.copy_portal import CopyPortal
+from penstock.frontdoor.copying.copy_portal import CopyPortal
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
 from penstock.frontdoor.statement import must_be_alone, plans_like_a_query, run_after, run_before
-from penstock.frontdoor.write_portal import WritePortal, bound_parameters
+from penstock.frontdoor.writing.write_portal import WritePortal, bound_parameters
 from penstock.sql.split import split_statements
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message

@@ -21,11 +21,11 @@ from penstock.control.address import ControlAddress
 from penstock.errors import ConfigurationError, ConnectionLostError, PenstockError
 from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.cancel import CancelKeys
-from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.copying.copy_out import LakeCopies
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting, negotiate, tls_context
 from penstock.frontdoor.session import Services, Session
-from penstock.frontdoor.writing import LakeWriter
+from penstock.frontdoor.writing.writer import LakeWriter
 from penstock.wire import responses
 from penstock.wire.startup import CancelKey, cancel_request
 from penstock.wire.state import ConnectionState

@@ -25,16 +25,16 @@ from penstock.frontdoor.actions import LakeQueries, Publisher, Router
 from penstock.frontdoor.backend import ControlBackend, check_not_copying
 from penstock.frontdoor.cancel import CancelKeys
 from penstock.frontdoor.conversation import Conversation
-from penstock.frontdoor.copy_out import LakeCopies
+from penstock.frontdoor.copying.copy_out import LakeCopies
 from penstock.frontdoor.exchange import first_of
 from penstock.frontdoor.extended import ExtendedQueries
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.negotiation import Greeting
-from penstock.frontdoor.replication import ReplicationCommands
+from penstock.frontdoor.replication.commands import ReplicationCommands
+from penstock.frontdoor.replication.walsender import Walsender
 from penstock.frontdoor.simple import run_simple
-from penstock.frontdoor.walsender import Walsender
-from penstock.frontdoor.writing import LakeWriter
+from penstock.frontdoor.writing.writer import LakeWriter
 from penstock.wire import requests, responses
 from penstock.wire.framing import AUTHENTICATING_LIMITS, CLIENT_LIMITS, Message
 from penstock.wire.startup import CancelKey

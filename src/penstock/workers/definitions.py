@@ -4,7 +4,7 @@
 In:   locked and settled tables, after ALTER TABLE in the same commit (workers/schema_changes.py).
 Out:  the tables at the versions that have the new columns.
 
-The front door does the same for its clients (frontdoor/reconcile.py).
+The front door does the same for its clients (frontdoor/definitions/reconcile.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the lake must follow after a statement that changed definitions (frontdoor/reconcile.py).
+-- What the lake must follow after a statement that changed definitions (frontdoor/definitions/reconcile.py).
 
 -- Tables with a Delta table that the current transaction's statements have touched, with their
 -- columns now and as the Delta table has them.  "fill" is what ADD COLUMN ... DEFAULT gave to the

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The row filters that the current transaction made, for the node to refuse those that the lake
--- cannot evaluate exactly (frontdoor/publications.py).  ALTER PUBLICATION ... SET TABLE makes all of
+-- cannot evaluate exactly (frontdoor/definitions/publications.py).  ALTER PUBLICATION ... SET TABLE makes all of
 -- them anew, and a statement before this one in the transaction may have made some, too: they are
 -- looked at again, which costs a look and nothing else.
 --

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a client's own session does when one of its statements writes the lake (frontdoor/writing.py).
+-- What a client's own session does when one of its statements writes the lake (frontdoor/writing/writer.py).
 
 CREATE FUNCTION penstock.index_columns(index_oid oid) RETURNS json
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp

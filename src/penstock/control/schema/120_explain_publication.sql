@@ -3,7 +3,7 @@
 --
 -- Rows and bytes are not in this server.  Before the node relays a statement that calls
 -- explain_publication('name'), it counts them in the lake, at the versions that the session sees,
--- and leaves them in the setting penstock.explained for its duration (frontdoor/explained.py).
+-- and leaves them in the setting penstock.explained for its duration (frontdoor/reading/explained.py).
 
 -- The tables that hold the rows of what a publication publishes, with what is needed to count them.
 CREATE FUNCTION penstock.published_parts(publication text) RETURNS TABLE (

@@ -8,7 +8,7 @@ A small table is put in as a whole.  Of the others the rows that the statement's
 chosen (narrowing.py, lake/chosen.py).  A table whose rows must match those of another one comes
 after it; when all wait for each other, or nothing is known of them, the smallest is put in whole.
 The target of ON CONFLICT is in no scan: its rows come when the statement has run once, and its keys
-are known (writing.py).
+are known (writer.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from penstock.change.types import arrow_type
 from penstock.control.guard import Guard
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.backend import ControlBackend
-from penstock.frontdoor.cursors import read_relation
-from penstock.frontdoor.narrowing import Matched, Narrowed
-from penstock.frontdoor.write_targets import CTID, Target
+from penstock.frontdoor.writing.cursors import read_relation
+from penstock.frontdoor.writing.narrowing import Matched, Narrowed
+from penstock.frontdoor.writing.write_targets import CTID, Target
 from penstock.lake.chosen import Wanted, choose
 from penstock.lake.placed import Places, places_of, read_pieces, table_size, union
 from penstock.lake.reading import Ints

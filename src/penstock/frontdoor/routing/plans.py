@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Backend, Row
-from penstock.frontdoor.scans import Scan, read_scans
+from penstock.frontdoor.writing.scans import Scan, read_scans
 from penstock.names import quote_pg_qualified
 from penstock.sql.commands import Command
 from penstock.sql.commands_guards import check_plan

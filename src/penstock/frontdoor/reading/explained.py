@@ -20,7 +20,7 @@ from pathlib import Path
 from penstock.change.relation import LakeColumn
 from penstock.errors import FeatureNotSupportedError, InsufficientPrivilegeError
 from penstock.frontdoor.actions import Backend, Row
-from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.reading.catalog import CatalogReader
 from penstock.lake.session import GetSession
 from penstock.publish.explain import Part, published_size
 from penstock.publish.filter import PublishedWhere

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.change.relation import LakeColumn
 from penstock.change.types import arrow_type
-from penstock.frontdoor.write_targets import Target
+from penstock.frontdoor.writing.write_targets import Target
 from penstock.sql.nodes import Node
 from penstock.sql.translate.facts import Facts
 from penstock.sql.translate.plain import may_hold

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from penstock.change import types
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend
-from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.reading.catalog import CatalogReader
 
 _PLAIN_STYLES = {
     "IntervalStyle": ("postgres",),

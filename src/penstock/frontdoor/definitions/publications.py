@@ -13,7 +13,7 @@ import json
 
 from penstock.change.relation import LakeColumn
 from penstock.frontdoor.actions import Backend
-from penstock.frontdoor.catalog import CatalogReader
+from penstock.frontdoor.reading.catalog import CatalogReader
 from penstock.publish.filter import PublishedWhere, compile_filter
 
 _NEW_FILTERS = "SELECT * FROM penstock.new_row_filters()"

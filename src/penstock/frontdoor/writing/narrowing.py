@@ -28,12 +28,12 @@ import pyarrow.compute as pc
 from penstock.change.relation import LakeTable
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend, Parameter, WriteLake
-from penstock.frontdoor.catalog import CatalogReader
-from penstock.frontdoor.listed import Listed, listed
-from penstock.frontdoor.parameters import known_values
-from penstock.frontdoor.proposed import proposed_keys
-from penstock.frontdoor.scans import Condition, Scan
-from penstock.frontdoor.write_targets import Target
+from penstock.frontdoor.reading.catalog import CatalogReader
+from penstock.frontdoor.reading.parameters import known_values
+from penstock.frontdoor.writing.listed import Listed, listed
+from penstock.frontdoor.writing.proposed import proposed_keys
+from penstock.frontdoor.writing.scans import Condition, Scan
+from penstock.frontdoor.writing.write_targets import Target
 from penstock.lake.chosen import Wanted
 from penstock.names import quote_pg, quote_pg_qualified
 from penstock.sql.nodes import Node, parse_nodes, walk

@@ -35,12 +35,12 @@ from penstock.change.copy_format import CopyFormat, CopyKind
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, CopyLake
-from penstock.frontdoor.catalog import timeout_of
-from penstock.frontdoor.copy_forms import BinaryForms
-from penstock.frontdoor.copy_source import CopySource, CopySources, check_count
+from penstock.frontdoor.copying.copy_forms import BinaryForms
+from penstock.frontdoor.copying.copy_source import CopySource, CopySources, check_count
 from penstock.frontdoor.link import Link
-from penstock.frontdoor.query import SparkQueries
-from penstock.frontdoor.styles import check_kept_texts, refuse_encoding, refuse_styles
+from penstock.frontdoor.reading.catalog import timeout_of
+from penstock.frontdoor.reading.query import SparkQueries
+from penstock.frontdoor.reading.styles import check_kept_texts, refuse_encoding, refuse_styles
 from penstock.sql.copy import ALL, CopyOptions
 from penstock.wire import responses
 from penstock.wire.copy_rows import Field, copy_rows, end_of_copy, is_plain

@@ -38,11 +38,15 @@ from penstock.frontdoor.actions import (
     RunOnLake,
     WriteLake,
 )
-from penstock.frontdoor.copy_routing import copy_of_query, judge_copy_to
-from penstock.frontdoor.explained import FUNCTION, PublicationExplainer, explained_publication
-from penstock.frontdoor.known_names import KnownNames
-from penstock.frontdoor.plans import explain, named_relations, refuse_foreign
-from penstock.frontdoor.refusals import (
+from penstock.frontdoor.copying.copy_routing import copy_of_query, judge_copy_to
+from penstock.frontdoor.reading.explained import (
+    FUNCTION,
+    PublicationExplainer,
+    explained_publication,
+)
+from penstock.frontdoor.routing.known_names import KnownNames
+from penstock.frontdoor.routing.plans import explain, named_relations, refuse_foreign
+from penstock.frontdoor.routing.refusals import (
     inside,
     is_type_of_values,
     judge_copy,

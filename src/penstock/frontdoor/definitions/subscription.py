@@ -40,8 +40,13 @@ from penstock.control.catalog import Subscription, subscriptions
 from penstock.control.connect import connect
 from penstock.errors import NoAnswerError, PenstockError
 from penstock.frontdoor.actions import Backend, Relay, Subscriptions
-from penstock.frontdoor.creation import Created, TableDefinition, create_missing, published_tables
-from penstock.frontdoor.known_names import KnownNames
+from penstock.frontdoor.definitions.creation import (
+    Created,
+    TableDefinition,
+    create_missing,
+    published_tables,
+)
+from penstock.frontdoor.routing.known_names import KnownNames
 from penstock.names import quote_pg, quote_pg_literal
 from penstock.sql.commands import Command
 from penstock.sql.subscription import (

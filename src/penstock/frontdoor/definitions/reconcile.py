@@ -25,7 +25,7 @@ Order, and what is durable:
     4  the client's COMMIT                                                      everything
 
 After an abort, or a rollback to a savepoint, heads are ahead of table_version and the next writer
-restores them (session_commit.py).  The commit record has no version ranges: rows were rewritten
+restores them (../session_commit.py).  The commit record has no version ranges: rows were rewritten
 perhaps, but PostgreSQL publishes no row changes for DDL either.
 """
 
@@ -47,8 +47,8 @@ from penstock.control.retention import oldest_position
 from penstock.errors import TableStateError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, Row
-from penstock.frontdoor.catalog import CatalogReader
-from penstock.frontdoor.publications import check_row_filters
+from penstock.frontdoor.definitions.publications import check_row_filters
+from penstock.frontdoor.reading.catalog import CatalogReader
 from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.lake.columns import Definition, definition_from_json
 from penstock.lake.ddl import follow_columns

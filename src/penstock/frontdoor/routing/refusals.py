@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Backend, Relay, WriteLake
-from penstock.frontdoor.plans import Plan, PlanRelation, refuse_foreign
+from penstock.frontdoor.routing.plans import Plan, PlanRelation, refuse_foreign
 from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
 

@@ -21,10 +21,11 @@ from penstock.control.definitions import definitions_at
 from penstock.control.functions import read_functions, read_type_names
 from penstock.control.ledger_stream import LedgerEntry
 from penstock.frontdoor.actions import StreamOptions
+from penstock.frontdoor.replication.shared import SharedExpansions
 from penstock.lake.session import Spark
 from penstock.pgoutput.describe import frame_messages
 from penstock.pgoutput.encode import Encoding
-from penstock.publish.expand import Expander, Published, SentRelations, publish
+from penstock.publish.expand import Expander, Piece, Published, SentRelations, publish
 from penstock.wire.replication import XLogHeader
 
 
@@ -35,12 +36,13 @@ class LakePublisher:
         self._control = control
         self._spark = spark
         self._lake = lake
+        self._shared = SharedExpansions()
 
     def stream(self, options: StreamOptions) -> LakeStream:
         """A stream that has sent nothing yet."""
         encoding = Encoding(binary=options.binary, timezone=options.timezone)
         expander = Expander(self._spark.own_session(), self._lake, encoding)
-        return LakeStream(options.publications, expander, self._control, self._lake)
+        return LakeStream(options, expander, self._shared, self._control, self._lake)
 
 
 class LakeStream:
@@ -48,13 +50,15 @@ class LakeStream:
 
     def __init__(
         self,
-        publications: tuple[str, ...],
+        options: StreamOptions,
         expander: Expander,
+        shared: SharedExpansions,
         control: ControlAddress,
         lake: Path,
     ) -> None:
-        self._publications = publications
+        self._options = options
         self._expander = expander
+        self._shared = shared
         self._control = control
         self._lake = lake
         self._connection: ControlConnection | None = None
@@ -66,9 +70,7 @@ class LakeStream:
         """See actions.PublishedStream; PenstockError with PostgreSQL's SQLSTATE."""
         if commit.definitions:
             self._published.clear()
-        self._find_out(commit)
-        published = {relid: found for relid, found in self._published.items() if found is not None}
-        pieces = self._expander.expand(commit.tables, commit.lsn, published)
+        pieces = self._shared.pieces((self._options, commit.lsn), lambda: self._pieces(commit))
         for messages in self._sent.described(pieces):
             yield frame_messages(messages, *header)
 
@@ -77,6 +79,11 @@ class LakeStream:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _pieces(self, commit: LedgerEntry) -> Iterator[Piece]:
+        self._find_out(commit)
+        published = {relid: found for relid, found in self._published.items() if found is not None}
+        yield from self._expander.expand(commit.tables, commit.lsn, published)
 
     def _find_out(self, commit: LedgerEntry) -> None:
         versions = {table["relid"]: table["version"] for table in commit.tables}
@@ -90,7 +97,7 @@ class LakeStream:
         if self._connection is None:
             self._connection = connect(self._control, application_name="penstock publisher")
         conn = self._connection
-        definitions = definitions_at(conn, self._publications, versions, lsn, self._lake)
+        definitions = definitions_at(conn, self._options.publications, versions, lsn, self._lake)
         return publish(
             definitions.facts,
             definitions.tables.values(),

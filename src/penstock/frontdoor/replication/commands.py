@@ -28,9 +28,9 @@ from penstock.errors import (
 from penstock.frontdoor.actions import Action, CopyLake, Publisher, Relay, StreamOptions
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import ROWS, Step, StreamExchange, first_of
-from penstock.frontdoor.expansion import Expansion, end_messages
+from penstock.frontdoor.replication.expansion import Expansion, end_messages
+from penstock.frontdoor.replication.walsender import Walsender
 from penstock.frontdoor.statement import carry_out, move_position
-from penstock.frontdoor.walsender import Walsender
 from penstock.sql.commands import parse
 from penstock.sql.replication import (
     ReplicationCommand,

@@ -25,7 +25,7 @@ but for ON CONFLICT it is put in too, and step 2 is done again, until no such ro
 TRUNCATE needs no savepoint: PostgreSQL's own empties what is empty, and starts sequences again.
 
 A head that is ahead after an abort, or after a rollback to a savepoint, is restored by the next
-writer, by the subtransaction's xid in the Delta commit (session_commit.py).
+writer, by the subtransaction's xid in the Delta commit (../session_commit.py).
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Parameter, WriteLake
 from penstock.frontdoor.backend import ControlBackend
 from penstock.frontdoor.blocks import open_block, own_command
-from penstock.frontdoor.catalog import CatalogReader
-from penstock.frontdoor.cursors import read_relation
 from penstock.frontdoor.exchange import Exchange
-from penstock.frontdoor.loading import FEW_ROWS, NOTHING, Loaded, Loader
-from penstock.frontdoor.narrowing import Narrowed, Narrowing
+from penstock.frontdoor.reading.catalog import CatalogReader
 from penstock.frontdoor.session_commit import SessionCommit, call, status_from
-from penstock.frontdoor.write_targets import CTID, Target, read_targets
+from penstock.frontdoor.writing.cursors import read_relation
+from penstock.frontdoor.writing.loading import FEW_ROWS, NOTHING, Loaded, Loader
+from penstock.frontdoor.writing.narrowing import Narrowed, Narrowing
+from penstock.frontdoor.writing.write_targets import CTID, Target, read_targets
 from penstock.lake.placed import Places, table_size
 from penstock.lake.session import Spark
 from penstock.lake.vectors import Rows
@@ -235,6 +235,10 @@ class LakeWriter:
             raise
         targets = read_targets(json.loads(text or "[]"), self._lake_root)
         for target in targets:
+            if not target.table.columns:  # Delta knows no rows without values
+                raise FeatureNotSupportedError(
+                    f'rows of lake table "{target.name}", which has no columns, are not supported'
+                )
             obstacle = target.obstacle
             changed = write.relids if write.truncates else write.needed
             if target.part_of.intersection(changed).intersection(write.relids):

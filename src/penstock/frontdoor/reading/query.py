@@ -27,10 +27,10 @@ from typing import Any, TypeVar
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, LakeResult, Parameter, RunOnLake
-from penstock.frontdoor.analysis import Analyst
-from penstock.frontdoor.catalog import CatalogReader, timeout_of
-from penstock.frontdoor.parameters import parameter_values
-from penstock.frontdoor.styles import check_styles
+from penstock.frontdoor.reading.analysis import Analyst
+from penstock.frontdoor.reading.catalog import CatalogReader, timeout_of
+from penstock.frontdoor.reading.parameters import parameter_values
+from penstock.frontdoor.reading.styles import check_styles
 from penstock.lake.query import TableAt, cancel_query, run_query, unload_query
 from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import CopyLake, RunOnLake
-from penstock.frontdoor.plans import PlanRelation
-from penstock.frontdoor.refusals import refuse_row_security
+from penstock.frontdoor.routing.plans import PlanRelation
+from penstock.frontdoor.routing.refusals import refuse_row_security
 from penstock.sql.commands import Command
 from penstock.sql.copy import is_copy_to, is_to_client, parse_copy_to
 

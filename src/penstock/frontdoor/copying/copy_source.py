@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from penstock.change.types import arrow_type
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, CopyLake, RunOnLake
-from penstock.frontdoor.query import SparkQueries
+from penstock.frontdoor.reading.query import SparkQueries
 from penstock.lake.table_rows import file_rows, table_rows
 from penstock.sql.arrow_filter import Decide, arrow_filter
 from penstock.sql.nodes import Node, walk

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.frontdoor.actions import Backend
-from penstock.frontdoor.scans import Scan
+from penstock.frontdoor.writing.scans import Scan
 from penstock.names import quote_pg
 from penstock.sql.nodes import Node, walk
 from penstock.sql.translate.values import NOT_CONSTANT
