@@ -76,7 +76,10 @@ def test_kill_of_the_node_while_it_copies_and_sends(replica: Replica) -> None:
     node.kill()
     node.start(f"{Failpoint.COPY_OUT_PIECE_SENT}:2")
     node.psql(f"{HERE}; CREATE PUBLICATION kp FOR TABLE kp, kp_log")
-    node.psql("INSERT INTO kp SELECT g, 'copied' FROM generate_series(1, 50000) g")
+    node.psql(
+        "INSERT INTO kp SELECT g, 'copied' FROM generate_series(1, 500) g;"
+        f"INSERT INTO kp_log SELECT -g, 'copied' FROM generate_series(1, {LARGE}) g"
+    )
     replica.subscribe("kp", "kp")
     assert node.wait_for_death() == -9
     node.start(Failpoint.PUBLISH_PIECE_SENT)
@@ -88,7 +91,9 @@ def test_kill_of_the_node_while_it_copies_and_sends(replica: Replica) -> None:
     assert node.wait_for_death() == -9
     node.start()
     wait_same(node, replica.database, "kp", *PUBLISHED)
-    assert node.psql("SELECT count(*), count(DISTINCT id) FROM kp_log") == f"{LARGE}|{LARGE}"
+    assert (
+        node.psql("SELECT count(*), count(DISTINCT id) FROM kp_log") == f"{2 * LARGE}|{2 * LARGE}"
+    )
 
 
 @pytest.mark.timeout(400)
@@ -125,7 +130,7 @@ def test_kill_of_the_subscriber_while_it_applies_and_copies(replica: Replica) ->
     with replica.stopping():
         replica.subscribe("kp_late", "kp_late")
         replica.wait_stopped()
-        node.psql("UPDATE kp_late SET v = 'meanwhile' WHERE id % 1000 = 1")
+        node.psql("INSERT INTO kp_late VALUES (-1, 'meanwhile')")
         server.stop("immediate")
     server.start()
     replica.wait_in_sync("kp_late")
