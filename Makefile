@@ -11,7 +11,7 @@ KEEP ?=
 PYTHON ?=
 MINUTES ?= 10
 SEED ?=
-WORKERS ?= 3
+WORKERS ?= 2
 export KEEP PYTHON
 
 .DEFAULT_GOAL := help
@@ -26,7 +26,7 @@ demo: $(INSTALLED) ## Run the main job on real input (KEEP=1 leaves everything r
 	$(PY) -m demo.run
 
 # Whole files go to a worker, in order: the files of a folder share servers, a node and Spark.
-test: $(INSTALLED) ## Run all tests, the quick ones first, in three processes (WORKERS=3)
+test: $(INSTALLED) ## Run all tests, the quick ones first, in two processes (WORKERS=2)
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 test-unit: $(INSTALLED) ## Run the tests that need no JVM and no server (seconds)
