@@ -18,7 +18,7 @@ import pytest
 from penstock.config import load_settings
 from penstock.control.account import Account, server_account
 from penstock.control.cluster import Cluster
-from penstock.control.connect import connect
+from penstock.control.connect import ControlConnection, connect
 from penstock.control.programs import packaged_programs, server_programs
 from penstock.control.server import EmbeddedServer
 from penstock.errors import ConfigurationError, ConnectionLostError
@@ -69,8 +69,10 @@ def test_new_home_gets_a_server_as_designed(new_server: EmbeddedServer, home: Pa
         "server_encoding": "UTF8",
         "password_encryption": "scram-sha-256",
     }
-    with connect(address) as conn:
+    with ControlConnection.connect(address.conninfo()) as conn:  # as a client has it
         assert {name: one(conn, f"SHOW {name}") for name in expected} == expected
+    with connect(address) as conn:
+        assert one(conn, "SHOW synchronous_commit") == "local"
         collation = "SELECT datcollate, datctype FROM pg_database WHERE datname = %s"
         assert one(conn, collation, "lake") == ("C", "C")
         assert one(conn, "SELECT version()").startswith("PostgreSQL 18")
