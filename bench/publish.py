@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it costs a PostgreSQL to subscribe to the lake, beside subscribing to a PostgreSQL.
 
-``python -m bench.publish`` writes ``results/publish.md``.  The subscriber is the same server for both, with its
-default durability; both publishers have the same rows.  One publisher at a time.
+``python -m bench.publish`` writes ``results/publish.md``.  The subscriber is the same server for
+both, with its default durability; both publishers have the same rows.  One publisher at a time.
 """
 
 from __future__ import annotations
