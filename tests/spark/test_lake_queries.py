@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from pyspark.sql import SparkSession
 from penstock.change import types
 from penstock.errors import PenstockError, TableStateError
 from penstock.frontdoor.actions import Parameter, RunOnLake
-from penstock.lake.query import warm
+from penstock.lake.query import cancel_query, run_query, warm
+from penstock.sql.translate.query import Translation
 from tests.support.query_oracle import Oracle
 from tests.support.waits import wait_until
 
@@ -169,6 +171,23 @@ def test_a_running_query_can_be_cancelled(oracle: Oracle) -> None:
         "canceling statement due to user request",
     )
     assert oracle.compare("SELECT count(*) FROM people") is None
+
+
+def test_a_cancel_ends_with_its_query(spark: SparkSession) -> None:
+    """The thread that ran a cancelled query runs other jobs after it."""
+    slow = Translation(
+        "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.id * b.id = -1",
+        variables=(), tables=frozenset(), type_oids=(types.INT8,), typmods=(-1,),
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run_query, spark, slow, [], "cancelled in its thread")
+        while not running.done():
+            wait([running], timeout=0.2)
+            cancel_query(spark, "cancelled in its thread")
+        error = running.exception()
+        assert isinstance(error, PenstockError)
+        assert error.sqlstate == "57014"
+        assert thread.submit(lambda: spark.range(3).count()).result(30) == 3
 
 
 @pytest.mark.parametrize("timeout", ["60ms", "700ms"])

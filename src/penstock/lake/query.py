@@ -118,8 +118,8 @@ def run_query(
     with PostgreSQL's SQLSTATE, see above; TableStateError when a table's columns are not those
     that the catalog has.
     """
-    with postgres_errors():
-        return _frame(spark, statement, tables, job).toArrow()
+    with postgres_errors(), _job_group(spark, job):
+        return _frame(spark, statement, tables).toArrow()
 
 
 def unload_query(
@@ -130,8 +130,8 @@ def unload_query(
     ``folder`` is made here.  The files' columns have names of no meaning, each another one.  For
     results that may be larger than memory; otherwise as ``run_query``.
     """
-    with postgres_errors():
-        frame = _frame(spark, statement, tables, job)
+    with postgres_errors(), _job_group(spark, job):
+        frame = _frame(spark, statement, tables)
         named = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
         # The files are read once: what costs time and saves space is left out.
         plain = named.write.option("compression", "snappy")
@@ -139,12 +139,23 @@ def unload_query(
     return sorted(folder.glob("part-*.parquet"))
 
 
-def _frame(
-    spark: SparkSession, statement: Translation, tables: Sequence[TableAt], job: str
-) -> DataFrame:
+@contextmanager
+def _job_group(spark: SparkSession, job: str) -> Iterator[None]:
+    """Spark's jobs of this thread are the query's, and no longer when it has ended.
+
+    The thread will do other work: nothing runs any more in a group that was cancelled.
+    """
+    context = spark.sparkContext
+    context.setJobGroup(job, "query", interruptOnCancel=True)
+    try:
+        yield
+    finally:
+        context._jsc.clearJobGroup()
+
+
+def _frame(spark: SparkSession, statement: Translation, tables: Sequence[TableAt]) -> DataFrame:
     """The statement in a session of its own."""
     session = exact_session(spark)
-    session.sparkContext.setJobGroup(job, "query", interruptOnCancel=True)
     for table in tables:
         _rows(session, table).createOrReplaceTempView(view_name(table.relid))
     for variable in statement.variables:
