@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +44,9 @@ QUIET_AND_WARM: Mapping[str, str] = MappingProxyType(
     {"PENSTOCK_LOG_LEVEL": "info", "PENSTOCK_WARM_UP": "true"}
 )
 """The environment of a node as a user has it, for the demo and the bench."""
+
+LAUNCHED: weakref.WeakSet[Node] = weakref.WeakSet()
+"""The nodes of this process that were launched once."""
 
 
 class Node:
@@ -92,6 +96,7 @@ class Node:
 
     def launch(self, failpoint: str | None = None) -> None:
         """Start the process without waiting; its output goes to the file ``output``."""
+        LAUNCHED.add(self)
         # A test's node has better use for the CPU than what nobody may ask for.
         quick = {"PENSTOCK_LOG_LEVEL": "debug", "PENSTOCK_WARM_UP": "false"}
         env = client_environment({**quick, **self.env})
