@@ -59,9 +59,6 @@ from penstock.publish.transform import CompiledPlan, compile_plan, published_cha
 from penstock.running import find_front_door
 from penstock.sql.translate.facts import needs
 
-LEDGER_PATIENCE = 30.0
-"""Seconds to wait for the ledger."""
-
 _SEQ_OF_TABLE = 1 << 40
 """A commit's changes in several tables have ``seq`` in ranges of this size."""
 
@@ -210,7 +207,7 @@ class Lake:
             raise InvalidParameterError(
                 f"changes from {format_lsn(first)} cannot end at {format_lsn(last)}"
             )
-        wait_for_ledger(self._conn, last, LEDGER_PATIENCE)
+        wait_for_ledger(self._conn, last)
         session = filter_session(self.spark)
         found = self._published(session, publication, first, last)
         if table is None:

@@ -14,7 +14,6 @@ import pytest
 
 from penstock.change.publication import PublicationFacts
 from penstock.change.relation import LakeTable
-from penstock.control import definitions
 from penstock.control.address import ControlAddress
 from penstock.control.catalog import lake_tables
 from penstock.control.connect import ControlConnection, connect
@@ -327,19 +326,15 @@ def test_a_walsender_publishes_as_we_say(conn: ControlConnection, address: Contr
             assert found == sent, names
 
 
-def test_the_ledger_is_waited_for(
-    conn: ControlConnection, address: ControlAddress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ledger_is_waited_for(conn: ControlConnection, address: ControlAddress) -> None:
     """A commit that it has not come to yet is answered when it has; without it never."""
     conn.execute(SETUP)
     history = History(conn)
     history.commit(["ALTER PUBLICATION p RENAME TO later"])
     end = parse_lsn(one(conn, "SELECT pg_current_wal_lsn()::text"))
     history.commit()
-    monkeypatch.setattr(definitions, "LEDGER_PATIENCE", 0.1)
     with pytest.raises(ObjectInUseError, match="the ledger is behind"):
-        at(conn, ["later"], set(), end)
-    monkeypatch.setattr(definitions, "LEDGER_PATIENCE", 20)
+        definitions_at(conn, ["later"], {}, end, LAKE, patience=0.1)
     answers: list[Definitions] = []
     with connect(address) as other:
         asking = threading.Thread(target=lambda: answers.append(at(other, ["later"], set(), end)))

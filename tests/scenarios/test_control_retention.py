@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control import retention
 from penstock.control.address import ControlAddress
 from penstock.control.commits import Range, begin_commit
 from penstock.control.connect import ControlConnection, connect
@@ -102,11 +101,8 @@ def test_a_lost_slot_needs_nothing(
     assert oldest_position(conn) is None
 
 
-def test_without_a_ledger_nothing_is_said(
-    conn: ControlConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_ledger_nothing_is_said(conn: ControlConnection) -> None:
     """What it has not read yet might be needed."""
-    monkeypatch.setattr(retention, "LEDGER_PATIENCE", 0.1)
     conn.execute("SELECT pg_create_logical_replication_slot('first', 'pgoutput')")
     with pytest.raises(ObjectInUseError):
-        needed_by_slots(conn)
+        needed_by_slots(conn, patience=0.1)

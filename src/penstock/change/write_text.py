@@ -25,6 +25,16 @@ _PAIRS = np.frombuffer(b"".join(b"%02d" % value for value in range(100)), np.uin
 
 
 @compiled
+def int32(out: Bytes, to: int, value: int) -> int:
+    """Write an int32 in network order, as every length in the protocol is."""
+    out[to] = (value >> 24) & 255
+    out[to + 1] = (value >> 16) & 255
+    out[to + 2] = (value >> 8) & 255
+    out[to + 3] = value & 255
+    return to + 4
+
+
+@compiled
 def put(out: Bytes, to: int, word: Bytes) -> int:
     """Write a word."""
     return copy(word, 0, word.shape[0], out, to)

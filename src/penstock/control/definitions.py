@@ -32,13 +32,10 @@ from typing import Any
 from penstock.change.publication import PublicationFacts
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.control.connect import ControlConnection
-from penstock.control.ledger import wait_for_ledger
+from penstock.control.ledger import LEDGER_PATIENCE, wait_for_ledger
 from penstock.control.publications import facts_of_rows
 from penstock.errors import WrongStateError
 from penstock.lsn import format_lsn, parse_lsn
-
-LEDGER_PATIENCE = 30.0
-"""Seconds to wait for the ledger; it is behind for so long only when it has stopped."""
 
 _AT = """
 WITH RECURSIVE publication AS (
@@ -111,15 +108,17 @@ def definitions_at(
     versions: Mapping[int, int | None],
     lsn: int,
     lake_root: Path,
+    patience: float = LEDGER_PATIENCE,
 ) -> Definitions:
     """What publications and relations were for the commit at ``lsn``.
 
     ``versions``: the relations, each with the Delta version that its LakeTable is to have.
     PublicationError (42704) when a publication did not exist, FeatureNotSupportedError (0A000)
     for FOR ALL TABLES EXCEPT, as for ``publication_facts``; WrongStateError (55000) when the
-    history begins later, ObjectInUseError (55006) when the ledger has stopped.
+    history begins later, ObjectInUseError (55006) when the ledger has not come there after
+    ``patience`` seconds.
     """
-    wait_for_ledger(conn, lsn, LEDGER_PATIENCE)
+    wait_for_ledger(conn, lsn, patience)
     wanted = {
         "names": list(dict.fromkeys(names)),
         "relids": sorted(versions),
@@ -191,7 +190,7 @@ def leaves_at(conn: ControlConnection, schema: str, name: str, lsn: int) -> tupl
 
     A table that is not partitioned is its only leaf.
     """
-    wait_for_ledger(conn, lsn, LEDGER_PATIENCE)
+    wait_for_ledger(conn, lsn)
     rows = conn.execute(
         _LEAVES.encode(), {"schema": schema, "name": name, "lsn": format_lsn(lsn)}
     ).fetchall()

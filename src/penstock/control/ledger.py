@@ -40,6 +40,9 @@ from penstock.lsn import format_lsn, parse_lsn
 
 _log = logging.getLogger(__name__)
 
+LEDGER_PATIENCE = 30.0
+"""Seconds to wait for the ledger; it is behind for so long only when it has stopped."""
+
 _LOOK_AGAIN_S = 0.005
 """The ledger reads the same WAL at the same time as whoever waits for it."""
 
@@ -77,7 +80,7 @@ def last_entry(conn: ControlConnection) -> int:
     return parse_lsn(row[0])
 
 
-def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float) -> None:
+def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float = LEDGER_PATIENCE) -> None:
     """Return when the ledger has all commits up to ``lsn``.
 
     That is at once after the commit at ``lsn`` itself; up to an LSN between commits, or behind the
@@ -147,7 +150,6 @@ class Ledger:
         ConnectionLostError when the server goes away; calling it again continues.
         """
         with connect(self._address, application_name="penstock ledger") as conn:
-            conn.execute("SET synchronous_commit = local")
             with LedgerStream(self._address, self._feedback_interval) as stream:
                 try:
                     self._follow(conn, stream, stop)

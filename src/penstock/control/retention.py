@@ -19,12 +19,9 @@ from dataclasses import dataclass
 from penstock.control.catalog import committed_versions
 from penstock.control.commits import RECORD_PREFIX, commit_record
 from penstock.control.connect import ControlConnection
-from penstock.control.ledger import last_entry, wait_for_ledger
+from penstock.control.ledger import LEDGER_PATIENCE, last_entry, wait_for_ledger
 from penstock.control.ledger_stream import LEDGER_NAME
 from penstock.lsn import format_lsn, parse_lsn
-
-LEDGER_PATIENCE = 30.0
-"""Seconds to wait for the ledger."""
 
 # invalidation_reason is there since 17.  A slot that is being made has no confirmed_flush_lsn yet.
 _OLDEST = """
@@ -63,10 +60,11 @@ def oldest_position(conn: ControlConnection) -> int | None:
     return None if row is None or row[0] is None else parse_lsn(row[0])
 
 
-def needed_by_slots(conn: ControlConnection) -> Needed:
+def needed_by_slots(conn: ControlConnection, patience: float = LEDGER_PATIENCE) -> Needed:
     """Ask what slots need; ``conn`` is idle, in autocommit mode.
 
-    ObjectInUseError (55006) when the ledger, which knows the commits, has stopped.
+    ObjectInUseError (55006) when the ledger, which knows the commits, is behind for ``patience``
+    seconds.
     """
     versions = committed_versions(conn)
     dropped = [
@@ -77,7 +75,7 @@ def needed_by_slots(conn: ControlConnection) -> Needed:
     if oldest is None:
         return Needed(None, versions, dropped)
     # Tables and drops were read first: the ledger has come to whatever committed before that.
-    _let_ledger_catch_up(conn)
+    _let_ledger_catch_up(conn, patience)
     at = format_lsn(oldest)
     for relid, first in conn.execute(_FIRST_VERSIONS.encode(), [at]).fetchall():
         if relid in versions:
@@ -86,7 +84,7 @@ def needed_by_slots(conn: ControlConnection) -> Needed:
     return Needed(oldest, versions, [location for (location,) in passed])
 
 
-def _let_ledger_catch_up(conn: ControlConnection) -> None:
+def _let_ledger_catch_up(conn: ControlConnection, patience: float) -> None:
     """Commit a record that says nothing, and wait until the ledger has come to it."""
     row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
@@ -99,7 +97,7 @@ def _let_ledger_catch_up(conn: ControlConnection) -> None:
         conn.execute(
             "SELECT pg_logical_emit_message(true, %s, %s)", [RECORD_PREFIX, json.dumps(record)]
         )
-    wait_for_ledger(conn, parse_lsn(row[0]), LEDGER_PATIENCE)
+    wait_for_ledger(conn, parse_lsn(row[0]), patience)
 
 
 def forgettable(conn: ControlConnection, needed: Needed, days: float) -> int:

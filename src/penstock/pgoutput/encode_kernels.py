@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.change.write_text import copy
+from penstock.change.write_text import copy, int32
 from penstock.compiled import Bytes, Ints, compiled
 
 _TRUNCATE, _NULL, _UNCHANGED = (ord(letter) for letter in "Tnu")
@@ -27,26 +27,16 @@ VALUE_HEAD = 5
 
 
 @compiled
-def write_int32(out: Bytes, to: int, value: int) -> int:
-    """Write a number in network order; the place behind it."""
-    out[to] = (value >> 24) & 255
-    out[to + 1] = (value >> 16) & 255
-    out[to + 2] = (value >> 8) & 255
-    out[to + 3] = value & 255
-    return to + 4
-
-
-@compiled
 def place_heads(out: Bytes, at: Ints, ops: Bytes, oid: int) -> None:
     """Write letter and relation of each message; a Truncate is then complete."""
     for row in range(len(at)):
         out[at[row]] = ops[row]
         to = at[row] + 1
         if ops[row] == _TRUNCATE:
-            to = write_int32(out, to, 1)
+            to = int32(out, to, 1)
             out[to] = 0
             to += 1
-        at[row] = write_int32(out, to, oid)
+        at[row] = int32(out, to, oid)
 
 
 @compiled
@@ -76,7 +66,7 @@ def place_values(
         else:
             size = offsets[row + 1] - offsets[row]
             out[to] = letter
-            to = write_int32(out, to + 1, size)
+            to = int32(out, to + 1, size)
             at[row] = copy(content, offsets[row], size, out, to)
 
 
@@ -87,5 +77,5 @@ def frame(content: Bytes, offsets: Ints, head: Bytes, out: Bytes) -> None:
     for i in range(len(offsets) - 1):
         size = offsets[i + 1] - offsets[i]
         behind = copy(head, 0, len(head), out, to)
-        write_int32(out, to + 1, len(head) - 1 + size)
+        int32(out, to + 1, len(head) - 1 + size)
         to = copy(content, offsets[i], size, out, behind)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.change.write_text import copy, put
+from penstock.change.write_text import copy, int32, put
 from penstock.compiled import Bytes, compiled
 
 _BACKSLASH, _POINT, _NEWLINE, _RETURN = (ord(c) for c in "\\.\n\r")
@@ -23,12 +23,8 @@ def frame(starts: Any, out: Bytes) -> None:
     """Write type and length of the messages that begin at ``starts`` (one more than there are)."""
     for row in range(len(starts) - 1):
         at = starts[row]
-        size = starts[row + 1] - at - 1
         out[at] = _COPY_DATA
-        out[at + 1] = (size >> 24) & 255
-        out[at + 2] = (size >> 16) & 255
-        out[at + 3] = (size >> 8) & 255
-        out[at + 4] = size & 255
+        int32(out, at + 1, starts[row + 1] - at - 1)
 
 
 @compiled

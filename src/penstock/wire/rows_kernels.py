@@ -23,6 +23,7 @@ from penstock.change.write_text import (
     clock,
     copy,
     date,
+    int32,
     number,
     put,
     signed,
@@ -62,17 +63,7 @@ def place(out: Bytes, at: Any, offsets: Any, data: Bytes, valid: Any) -> None:
             at[row] = where + 4
             continue
         size = offsets[row + 1] - offsets[row]
-        at[row] = copy(data, offsets[row], size, out, _int32(out, where, size))
-
-
-@compiled
-def _int32(out: Bytes, to: int, value: int) -> int:
-    """Write an int32 in network order; the place behind it."""
-    out[to] = (value >> 24) & 255
-    out[to + 1] = (value >> 16) & 255
-    out[to + 2] = (value >> 8) & 255
-    out[to + 3] = value & 255
-    return to + 4
+        at[row] = copy(data, offsets[row], size, out, int32(out, where, size))
 
 
 @compiled
@@ -209,16 +200,16 @@ def array_binary(
         for item in range(first, last):
             if not valid[item]:
                 nulls = 1
-        to = _int32(out, to, 1 if last > first else 0)
-        to = _int32(out, _int32(out, to, nulls), element_oid)
+        to = int32(out, to, 1 if last > first else 0)
+        to = int32(out, int32(out, to, nulls), element_oid)
         if last > first:
-            to = _int32(out, _int32(out, to, last - first), 1)
+            to = int32(out, int32(out, to, last - first), 1)
         for item in range(first, last):
             if valid[item]:
                 size = offsets[item + 1] - offsets[item]
-                to = copy(data, offsets[item], size, out, _int32(out, to, size))
+                to = copy(data, offsets[item], size, out, int32(out, to, size))
             else:
-                to = _int32(out, to, -1)
+                to = int32(out, to, -1)
     out_offsets[len(lists) - 1] = to
 
 

@@ -18,6 +18,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -172,14 +173,13 @@ class CopySources:
         source.folder = self._scratch / f"copy-{uuid.uuid4()}"
         job = f"penstock client copy {next(_jobs)}"
         running = asyncio.ensure_future(self._queries.unload(prepared, job, source.folder))
-        try:
-            files = await asyncio.shield(running)
-        except BaseException:
+        async with AsyncExitStack() as unless_done:
+            unless_done.push_async_callback(source.close)
             # Spark is to end before its files are removed.
-            self._queries.cancel(job)
-            await asyncio.wait([running])
-            await source.close()
-            raise
+            unless_done.push_async_callback(asyncio.wait, [running])
+            unless_done.callback(self._queries.cancel, job)
+            files = await asyncio.shield(running)
+            unless_done.pop_all()
         schema = pq.read_schema(files[0])
         source.rows = chain.from_iterable(file_rows(each, schema) for each in files)
         return source
