@@ -18,7 +18,10 @@ from tests.support.interrupt import (
     end_workers_in_order_on_sigterm,
 )
 
-_PLUGINS = ("fix_servers", "fix_control", "fix_node", "fix_spark", "fix_query", "fix_output")
+_PLUGINS = (
+    *("fix_servers", "fix_control", "fix_node", "fix_spark", "fix_query", "fix_output"),
+    "fix_ends",
+)
 pytest_plugins = [
     f"tests.support.{name}"
     for name in _PLUGINS
