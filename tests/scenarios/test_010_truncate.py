@@ -73,9 +73,7 @@ def test_foreign_keys_of_the_subscriber(ends: Ends) -> None:
     subscriber.psql(tables.format("serial", " REFERENCES tru_to"))
     subscriber.psql("SELECT setval('tru_to_n_seq', 40)")
     ends.subscribe("tru", "tru")
-    ends.sent(
-        "tru", "TRUNCATE tru_to, tru_from RESTART IDENTITY; INSERT INTO tru_to VALUES (2), (3)"
-    )
+    ends.sent("tru", "TRUNCATE tru_to, tru_from; INSERT INTO tru_to VALUES (2), (3)")
     ends.same("tru_to")
     assert subscriber.rows("tru_from") == []
     assert subscriber.psql("SELECT nextval('tru_to_n_seq')") == "41"

@@ -92,19 +92,18 @@ def write_change(
     table; the other errors are those of ``settle``.
     """
     table = settle(session, table, xact_status, metadata)
+    created = table.version is None
     if change.truncates:
+        table = _there(session, table, metadata)
         version = truncate(table, metadata)
         reach(Failpoint.WRITE_DELTA_COMMITTED)
-        return Written(version, version, False, "truncate")
+        return Written(version, 0 if created else version, created, "truncate")
     if not change.checked:
         for unique in uniques:
             asked, hits = _met(session, table, unique, change)
             if len(hits):
                 raise DuplicateKeyError(unique, asked.slice(int(hits.at.min()), 1))
-    created = table.version is None
-    if created:
-        table = dataclasses.replace(table, version=create(session, table, metadata))
-    assert table.version is not None
+    table = _there(session, table, metadata)
     files = list(_files(table, change.rows))
     if change.gone:
         version = change_rows(table, change.gone, files, metadata)
@@ -113,6 +112,13 @@ def write_change(
     reach(Failpoint.WRITE_DELTA_COMMITTED)
     kind = "merge" if change.gone else "append"
     return Written(version, 0 if created else version, created, kind)
+
+
+def _there(session: GetSession, table: LakeTable, metadata: str) -> LakeTable:
+    """The table, with a Delta table if it has none yet."""
+    if table.version is not None:
+        return table
+    return dataclasses.replace(table, version=create(session, table, metadata))
 
 
 def conflicting(

@@ -136,6 +136,11 @@ class TableSync:
         """Whether the copy still runs."""
         return not self._done.done()
 
+    @property
+    def relids(self) -> list[int]:
+        """The tables that are not in."""
+        return list(self._tables)
+
     def start(self) -> None:
         """Begin to copy."""
         self._done = beside(self._run, f"table sync {self._subscription.oid}", _EXPECTED)

@@ -220,8 +220,7 @@ class LakeWriter:
         targets = await self._lock(backend, write)
         everything = [
             (target, Change({}, read_rows([], target.table.columns, ""), truncates=True))
-            for target in targets
-            if target.table.version is not None
+            for target in targets  # also of one that was never written: subscribers may have rows
         ]
         await self._keep(backend, everything)
         return answer
