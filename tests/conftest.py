@@ -19,8 +19,13 @@ from tests.support.interrupt import (
 )
 
 _PLUGINS = (
-    *("fix_servers", "fix_control", "fix_node", "fix_spark", "fix_query", "fix_output"),
+    "fix_servers",
+    "fix_control",
+    "fix_node",
     "fix_ends",
+    "fix_spark",
+    "fix_query",
+    "fix_output",
 )
 pytest_plugins = [
     f"tests.support.{name}"

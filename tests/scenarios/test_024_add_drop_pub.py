@@ -66,11 +66,10 @@ def test_publications_come_and_go(ends: Ends) -> None:
     assert subscriber.publications_of("adp") == "adp_2,adp_3"
 
 
-def test_a_publication_that_does_not_exist(ends: Ends) -> None:
-    """The publisher is asked about it at CREATE and SET, which go on with a warning.
+def test_a_publication_that_is_made_later(ends: Ends) -> None:
+    """A subscription may name it before; once it is there, REFRESH takes up its tables.
 
-    Named by a subscription that follows others, it does not stop what these publish, and once it
-    is made, REFRESH takes up its tables.
+    Nothing of what the others publish is lost meanwhile.
     """
     publisher, subscriber = ends.publisher, ends.subscriber
     ends.both("CREATE TABLE adp_n (a int PRIMARY KEY)", "CREATE TABLE adp_o (a int PRIMARY KEY)")

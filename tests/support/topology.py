@@ -18,10 +18,9 @@ from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.psql import PsqlError
 from tests.support.published import conninfo, make_replica
-import os
+from tests.support.subscribing import SYNC_TIMEOUT
 from tests.support.waits import wait_until
 
-SYNC_TIMEOUT = int(os.environ.get("PATIENCE", "180"))
 NULL = "\\N"
 """How COPY writes it."""
 
