@@ -15,7 +15,9 @@ STATE = """SELECT string_agg(DISTINCT r.srsubstate::text, '' ORDER BY r.srsubsta
 
 
 def test_copies_that_fail_and_tables_that_come_later(ends: Ends) -> None:
-    """A copy that meets a row with its key stops, alone; it goes on when the row has gone.
+    """A copy that meets a row with its key stops, alone: another table is copied, and followed.
+
+    It goes on when the row has gone.
 
     A subscription that is dropped meanwhile, or that is made again over the rows that are there,
     leaves neither slot nor origin behind.  A table that is made at both ends, or gets published
@@ -40,6 +42,8 @@ def test_copies_that_fail_and_tables_that_come_later(ends: Ends) -> None:
     subscriber.wait_error("syn", 'duplicate key value violates unique constraint "syn_t_pkey"')
     wait_until(lambda: subscriber.psql(STATE) in ("dr", "ds"), 30, "the other table to be ready")
     assert subscriber.rows("syn_u") == ["1", "1"]  # it has no key: what is copied twice is twice
+    publisher.psql("INSERT INTO syn_u VALUES (2)")
+    wait_until(lambda: len(subscriber.rows("syn_u")) == 3, 30, "its stream, while the copy fails")
     subscriber.psql("DROP SUBSCRIPTION syn")  # while its copy fails again and again
     left = publisher.psql("SELECT slot_name FROM pg_replication_slots").split()
     assert not [each for each in left if each == "syn" or "_sync_" in each]

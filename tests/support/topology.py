@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.fix_servers import Database
@@ -36,6 +39,8 @@ def topologies(*names: str) -> pytest.MarkDecorator:
 _BEHIND = """SELECT FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid
     WHERE s.slot_name = %s AND r.replay_lsn >= %s::pg_lsn"""
 
+_SLOT = "SELECT subslotname FROM pg_subscription WHERE subname = '{}'"
+
 _NOT_READY = """SELECT r.srrelid::regclass, r.srsubstate FROM pg_subscription_rel r
     JOIN pg_subscription s ON s.oid = r.srsubid
     WHERE s.subname = '{}' AND r.srsubstate NOT IN ('r', 's')"""
@@ -57,6 +62,10 @@ _OBJECTS = """
 """Statements that drop what there is, in an order in which they work."""
 
 _FINISHED = re.compile(r"finished at (\S+)")
+
+
+def _has_applied(conn: psycopg.Connection[Any], slot: str, lsn: str) -> bool:
+    return conn.execute(_BEHIND, [slot, lsn]).rowcount == 1
 
 
 class End:
@@ -133,17 +142,13 @@ class End:
 
     def wait_sent(self, *subscribers: tuple[End, str]) -> None:
         """Wait until subscriptions have applied all that is committed here."""
-        query = "SELECT subslotname FROM pg_subscription WHERE subname = '{}'"
         end = self.psql("SELECT pg_current_wal_insert_lsn()")
         with self.at.connect() as conn:
             for subscriber, name in subscribers:
-                slot = subscriber.psql(query.format(name))
+                slot = subscriber.psql(_SLOT.format(name))
+                applied = partial(_has_applied, conn, slot, end)
                 try:
-                    wait_until(
-                        lambda slot=slot: conn.execute(_BEHIND, [slot, end]).rowcount == 1,
-                        SYNC_TIMEOUT,
-                        f"{name} to apply everything",
-                    )
+                    wait_until(applied, SYNC_TIMEOUT, f"{name} to apply everything")
                 except AssertionError as error:
                     raise AssertionError(f"{error}\n{subscriber._errors(name)}") from error
 
