@@ -47,7 +47,7 @@ SAID = (
 
 
 def _said(conn: psycopg.Connection[Any], statement: str) -> tuple[object, ...]:
-    """What a server says to a statement: its tag or its error, its warnings, rows, and the block."""
+    """What a server says to a statement: tag or error, rows, warnings, and the block's state."""
     notices: list[tuple[str | None, str | None]] = []
     conn.add_notice_handler(lambda each: notices.append((each.sqlstate, each.message_primary)))
     try:
@@ -285,3 +285,53 @@ def test_sent_at_prepare_by_postgresql(subscriber_db: Database, publisher_db: Da
         _is_sent_at_prepare(pair)
         _definitions_in_it(pair)
         _while_nobody_follows(pair)
+
+
+def test_sent_at_commit_prepared(node: Node, servers: Servers, publisher_db: Database) -> None:
+    """Without two_phase a subscriber gets it at COMMIT PREPARED, as any other transaction."""
+    server = servers("16", "subscriber")
+    database = Database(server, server.create_database())
+    for publisher, name in ((node, "tp_off"), (publisher_db, f"tp_{publisher_db.name}_off")):
+        with paired(publisher, database, name, "off") as pair:
+            pair.run(
+                "BEGIN; INSERT INTO {0} VALUES (2, 'two'); PREPARE TRANSACTION '{0}_a'",
+                "BEGIN; INSERT INTO {0}_log VALUES (1, 'never'); PREPARE TRANSACTION '{0}_b'",
+                "ROLLBACK PREPARED '{0}_b'; INSERT INTO {0}_log VALUES (2, 'plain')",
+            )
+            assert pair.shows() == [["0"], ["1|one|"], ["2|plain"]]
+            pair.run("COMMIT PREPARED '{0}_a'")
+            assert pair.shows() == [["0"], ["1|one|", "2|two|"], ["2|plain"]]
+    drop_database(server, database.name)
+
+
+def test_from_lake_to_lake(node: Node, other_node: Node) -> None:
+    """A node that subscribes to another keeps it from PREPARE on, and shows it at its commit."""
+    make_replica(node)
+    node.psql(
+        "CREATE TABLE tp_lake (id int PRIMARY KEY, v text); INSERT INTO tp_lake VALUES (1, 'one');"
+        "CREATE PUBLICATION tp_lake FOR TABLE tp_lake"
+    )
+    other_node.psql(
+        f"CREATE SUBSCRIPTION tp_lake CONNECTION '{conninfo(node)}' PUBLICATION tp_lake"
+        " WITH (two_phase = true)"
+    )
+    state = "SELECT subtwophasestate FROM pg_subscription WHERE subname = 'tp_lake'"
+    wait_until(lambda: other_node.psql(state) == "e", SYNC_TIMEOUT, "two_phase to be enabled")
+    slot = "SELECT active AND two_phase FROM pg_replication_slots WHERE slot_name = 'tp_lake'"
+    wait_until(lambda: node.psql(slot) == "t", SYNC_TIMEOUT, "the slot with two_phase")
+    node.psql(
+        "BEGIN; UPDATE tp_lake SET v = 'ONE'; INSERT INTO tp_lake VALUES (2, 'two');"
+        "PREPARE TRANSACTION 'tp_lake_a'"
+    )
+    wait_applied(node, "tp_lake")
+    assert len(list(other_node.home.glob("staging/*/prepared/*"))) == 1
+    rows = "COPY tp_lake TO STDOUT"
+    assert other_node.psql(rows) == "1\tone"
+    node.psql(
+        "COMMIT PREPARED 'tp_lake_a'; BEGIN; DELETE FROM tp_lake; PREPARE TRANSACTION 'tp_lake_b';"
+        "ROLLBACK PREPARED 'tp_lake_b'; INSERT INTO tp_lake VALUES (3, 'three')"
+    )
+    wait_applied(node, "tp_lake")
+    shown = ["1\tONE", "2\ttwo", "3\tthree"]
+    wait_until(lambda: sorted(other_node.psql(rows).splitlines()) == shown, SYNC_TIMEOUT, "rows")
+    other_node.psql("DROP SUBSCRIPTION tp_lake; DROP TABLE tp_lake")
