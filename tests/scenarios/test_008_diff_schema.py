@@ -45,11 +45,11 @@ def test_columns_are_matched_by_name(ends: Ends) -> None:
     subscriber.psql("UPDATE dif SET extra = 'mine', at = '2000-01-01' WHERE id = 1")
     ends.sent(
         "dif",
-        "UPDATE dif SET v = 'ONE' WHERE id = 1; UPDATE dif SET n = NULL WHERE id = 2;"
+        "UPDATE dif SET v = 'ONE', id = 11 WHERE id = 1; UPDATE dif SET n = NULL WHERE id = 2;"
         "INSERT INTO dif VALUES (3, NULL, 0, NULL, 9)",
     )
     assert subscriber.rows(ALL) == [
-        "1|ONE|1.5000|7|2026-01-01|mine|2000-01-01",
+        "11|ONE|1.5000|7|2026-01-01|mine|2000-01-01",
         "2|two|\\N|8|2026-02-02|none|2026-12-31",
         "3|\\N|0.0000|9|\\N|none|2026-12-31",
     ]
