@@ -112,13 +112,18 @@ class LakeWriter:
         control: ControlAddress,
         lake_root: Path,
         most_rows: int,
+        scratch: Path,
     ) -> None:
-        """``most_rows`` of lake tables may be put into relations for one statement."""
+        """``most_rows`` of lake tables may be put into relations for one statement.
+
+        Rows that it has made wait in the folder ``scratch`` when they are many.
+        """
         self._spark = spark
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
         self._most_rows = most_rows
+        self._scratch = scratch
         self._catalog = CatalogReader()
         self._vacuuming: set[asyncio.Task[None]] = set()
 
@@ -259,7 +264,7 @@ class LakeWriter:
         loaded = loaded or NOTHING
         old, new = target.old_rows(loaded.command), target.new_rows(loaded.command)
         columns, name = target.table.columns, target.name
-        rows = await read_relation(backend, self._guard, new, columns, name)
+        rows = await read_relation(backend, self._guard, new, columns, name, self._scratch)
         gone: Mapping[str, Rows] = {}
         if len(loaded.places):
             left = await read_relation(backend, self._guard, old, [CTID], name)
