@@ -136,7 +136,9 @@ def fits(kind: pa.DataType, type_oid: int, typmod: int) -> bool:
         if typmod >= 4 and (typmod - 4) & 0x400:  # digits before the point are rounded
             return False
         scale = types.numeric_type(typmod).scale
-        return pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= scale)
+        return bool(
+            pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= scale)
+        )
     if pa.types.is_integer(kind):
         return type_oid in _WHOLE or kind.bit_width <= _FLOAT_BITS.get(type_oid, 0)
     if pa.types.is_float32(kind) and type_oid == types.FLOAT8:

@@ -31,7 +31,7 @@ FETCH_BYTES = 32 * 1024 * 1024
 FIRST_FETCH = 2000
 """Rows of the first fetch, before it is known how large they are."""
 
-SPOOL_BYTES = 64 * 1024 * 1024
+SPOOL_BYTES = FETCH_BYTES
 """Bytes of rows, as Arrow has them, that stay in memory."""
 
 _ENCODING = "SELECT pg_catalog.set_config('client_encoding', $1, true)"
