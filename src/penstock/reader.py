@@ -15,8 +15,8 @@ And DataFrames as rows of its tables.
     frame.write.format("delta").mode("append").save(str(lake.location("public.orders")))
 
 Spark runs in the caller's process: ``connect`` takes the caller's session, or makes one with the
-settings and jars of the home.  So rows never pass through the node, they come from Delta's files
-with all of the caller's executors, and the frames can be joined with the caller's own.
+settings and jars of the home.  So rows that are read never pass through the node: they come from
+Delta's files with all of the caller's executors, and frames can be joined with the caller's own.
 
 What is asked of the node, about definitions and commits, goes through its front door, with the
 home's password file: that is the one place where clients are let in, it is the same for an external
@@ -96,6 +96,7 @@ def connect(
         password=password,
         passfile=str(door.passfile),
         application_name="penstock reader",
+        client_encoding="UTF8",
     )
 
     def connected() -> ControlConnection:

@@ -54,7 +54,8 @@ _FRAME = "pg_temp.penstock_frame"
 class Transaction:
     """One transaction on the lake; for one thread.
 
-    Methods return how many rows they have written, and take the name of a table as in SQL.
+    Methods return how many rows they have written, and take the name of a table as in SQL.  A frame
+    of ``lake.table`` shows what is committed, not what the transaction has done before.
     Errors of the statements are psycopg's, with PostgreSQL's SQLSTATE and fields (``sqlstate``,
     ``diag``); what is seen before them is a PenstockError.  After an error of a statement the
     transaction has failed, as in PostgreSQL, and can only be rolled back.
@@ -64,10 +65,14 @@ class Transaction:
     """The LSN of its commit, once it is there; None when it has changed nothing."""
 
     def __init__(self, conn: ControlConnection, lake_root: Path, scratch: Path) -> None:
-        """``conn`` has begun the transaction; Spark and this process share ``scratch``."""
+        """``conn`` has begun the transaction; Spark and this process share ``scratch``.
+
+        ``changed``: a statement has written rows, or removed all.
+        """
         self._conn = conn
         self._root = lake_root
         self._scratch = scratch
+        self.changed = False
 
     def append(self, table: str, frame: DataFrame) -> int:
         """Add the frame's rows; columns that it has not get their default.
@@ -78,8 +83,7 @@ class Transaction:
         columns = self._columns(frame, target)
         with staged_lines(frame, columns, self._scratch) as lines:
             rows = self._copy(_quoted(target), columns, lines)
-        self._check_unchanged(target)
-        return rows
+        return self._written(target, rows)
 
     def overwrite(self, table: str, frame: DataFrame) -> int:
         """Make the frame's rows the table's only ones, by TRUNCATE and an append.
@@ -90,9 +94,9 @@ class Transaction:
         columns = self._columns(frame, target)
         with staged_lines(frame, columns, self._scratch) as lines:
             self._execute(f"TRUNCATE {_quoted(target)}")
+            self.changed = True
             rows = self._copy(_quoted(target), columns, lines)
-        self._check_unchanged(target)
-        return rows
+        return self._written(target, rows)
 
     def merge(self, table: str, frame: DataFrame) -> int:
         """Update the rows that have the key of one of the frame's, and insert the others of it.
@@ -126,7 +130,9 @@ class Transaction:
         """
         target = self._target(table)
         if isinstance(rows, str):
-            return self._execute(f"DELETE FROM {_quoted(target)} WHERE {rows}")
+            return self._written(
+                target, self._execute(f"DELETE FROM {_quoted(target)} WHERE {rows}")
+            )
         key = _key(target, rows.columns)
         keys = rows.select(*(rows[f"`{name.replace('`', '``')}`"] for name in key))
         statement = f"DELETE FROM {_quoted(target)} AS target USING {_FRAME} AS frame"
@@ -155,8 +161,7 @@ class Transaction:
             self._copy(_FRAME, columns, lines)
         rows = self._execute(statement)
         self._execute(f"DROP TABLE {_FRAME}")
-        self._check_unchanged(target)
-        return rows
+        return self._written(target, rows)
 
     def _definitions(self, target: LakeTable, columns: Sequence[FrameColumn]) -> str:
         kinds: dict[int, str] = dict(
@@ -183,7 +188,7 @@ class Transaction:
         with self._conn.cursor(binary=True) as cursor:
             return cursor.execute(statement.encode()).rowcount
 
-    def _check_unchanged(self, used: LakeTable) -> None:
+    def _written(self, used: LakeTable, rows: int) -> int:
         """The table is locked now; what was told of it before must have been so."""
         now = self._target(quote_pg_qualified(used.schema, used.name))
         if (now.relid, now.columns, now.key) != (used.relid, used.columns, used.key):
@@ -191,6 +196,8 @@ class Transaction:
                 f'table "{used.schema}.{used.name}" was changed while a frame was computed',
                 hint="Try the transaction again.",
             )
+        self.changed |= rows > 0
+        return rows
 
 
 @contextmanager
@@ -219,7 +226,7 @@ def transaction_on(
                 hint=f"SELECT pg_xact_status('{xid}') says whether it is there.",
                 sqlstate="08007",
             ) from error
-        if xid is not None:
+        if xid is not None and made.changed:
             lsn = commit_of(conn, xid)
             made.lsn = None if lsn is None else format_lsn(lsn)
 
