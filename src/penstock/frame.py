@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,8 @@ _KINDS: dict[type[spark.DataType], pa.DataType] = {
     spark.TimestampType: _UTC,
     spark.TimestampNTZType: pa.timestamp("us"),
 }
+_UNTYPED = {pa.null(): pa.string()}
+_IN_PARQUET = {**_UNTYPED, pa.date32(): pa.int32(), _UTC: pa.int64()}
 _WHOLE = frozenset({types.INT2, types.INT4, types.INT8, types.OID})
 _FLOAT_BITS = {types.FLOAT4: 16, types.FLOAT8: 32}
 """Bits of the whole numbers that a float holds exactly, of those that Spark has."""
@@ -88,7 +90,12 @@ class FrameColumn:
     @property
     def parquet(self) -> pa.DataType:
         """What it is in the files."""
-        return _in_parquet(self.kind)
+        return _replaced(self.kind, _IN_PARQUET)
+
+    @property
+    def held(self) -> pa.DataType:
+        """What texts are made of."""
+        return _replaced(self.kind, _UNTYPED)
 
 
 def frame_columns(
@@ -184,14 +191,10 @@ def _kind(given: spark.DataType) -> pa.DataType | None:
     return _KINDS.get(type(given))
 
 
-def _in_parquet(kind: pa.DataType) -> pa.DataType:
+def _replaced(kind: pa.DataType, by: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:
     if pa.types.is_list(kind):
-        return pa.list_(_in_parquet(kind.value_type))
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_date(kind):
-        return pa.int32()
-    return pa.int64() if kind == _UTC else kind
+        return pa.list_(_replaced(kind.value_type, by))
+    return by.get(kind, kind)
 
 
 def _portable(column: Column, given: spark.DataType) -> Column:
@@ -209,7 +212,7 @@ def _portable(column: Column, given: spark.DataType) -> Column:
 def _lines(batch: pa.RecordBatch, columns: Sequence[FrameColumn]) -> bytes:
     fields = []
     for values, column in zip(batch.columns, columns, strict=True):
-        values = values if pa.types.is_null(column.kind) else values.cast(column.kind)
+        values = values.cast(column.held)
         _check(values, column.target)
         if pa.types.is_float32(values.type) and column.target.type_oid == types.FLOAT8:
             values = values.cast(pa.float64())

@@ -203,8 +203,8 @@ class Lake:
         if table.version is None:
             raise WrongStateError(
                 f'table "{schema}.{relation}" has no Delta table',
-                hint="One is made with the first rows that SQL or a subscription writes; a"
-                " partitioned table has one for each partition.",
+                hint="One is made with the first rows that SQL, a transaction of DataFrames or a"
+                " subscription writes; a partitioned table has one for each partition.",
             )
         return Path(table.location)
 

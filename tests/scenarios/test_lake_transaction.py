@@ -134,9 +134,12 @@ def test_every_value_is_the_same_in_another_table(node: Node, lake: Lake) -> Non
         assert tx.overwrite("lt_w", lake.table("lt_v").selectExpr("id + 1 id")) == 3
         assert tx.merge("lt_w", lake.table("lt_v")) == 3
         assert tx.delete("lt_w", lake.spark.range(4, 5)) == 1
-    wanted, found = (node.psql(f"SELECT * FROM {name} ORDER BY id") for name in ("lt_v", "lt_w"))
-    assert found == wanted
+        untyped = "SELECT 9 id, NULL k, array() t, array(NULL) s, array(NULL) w, NULL h"
+        assert tx.append("lt_w", lake.spark.sql(untyped)) == 1
+    wanted = node.psql("SELECT * FROM lt_v ORDER BY id")
+    assert node.psql("SELECT * FROM lt_w WHERE id < 9 ORDER BY id") == wanted
     assert wanted.count("\n") >= 2
+    assert node.psql("SELECT k, t, s, w, h FROM lt_w WHERE id = 9") == "|{}|{NULL}|{NULL}|"
 
 
 def test_nothing_and_more_than_one_statement(node: Node, lake: Lake) -> None:
