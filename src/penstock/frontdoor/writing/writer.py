@@ -342,7 +342,7 @@ class LakeWriter:
         name = quote_pg_qualified(table.schema, table.name)
         try:
             with connect(self._control, application_name="penstock vacuum") as conn:
-                conn.execute(f"VACUUM {name}".encode())
+                conn.execute(f"VACUUM (SKIP_LOCKED) {name}".encode())
         except (psycopg.Error, PenstockError) as error:  # autovacuum does it later
             log.info("relation %s is not vacuumed now: %s", name, error)
 
