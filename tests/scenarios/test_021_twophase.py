@@ -44,6 +44,13 @@ SAID = (
     "COMMIT PREPARED 'p_kept'",
     "SELECT count(*) FROM p_said",
 )
+IN_A_PIPELINE = (
+    "BEGIN",
+    "INSERT INTO p_said VALUES (3)",
+    "PREPARE TRANSACTION 'p_pipeline'",
+    "COMMIT PREPARED 'p_pipeline'",
+    "SELECT count(*) FROM p_said",
+)
 
 
 def _said(conn: psycopg.Connection[Any], statement: str) -> tuple[object, ...]:
@@ -67,6 +74,12 @@ def test_what_is_said(node: Node, publisher_db: Database) -> None:
     with node.connect() as lake, publisher_db.connect() as native:
         for statement in SAID:
             assert _said(lake, statement) == _said(native, statement), statement
+        for conn in (lake, native):
+            with conn.pipeline():
+                cursors = [conn.execute(each.encode()) for each in IN_A_PIPELINE]
+            tags = ["BEGIN", "INSERT 0 1", "PREPARE TRANSACTION", "COMMIT PREPARED", "SELECT 1"]
+            assert [each.statusmessage for each in cursors] == tags
+            assert cursors[-1].fetchall() == [(3,)]
     node.psql("DROP TABLE p_said")
 
 
