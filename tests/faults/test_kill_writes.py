@@ -115,5 +115,8 @@ def test_a_statement_that_needs_too_many_rows_is_refused(fault_node: Node) -> No
             assert "20001 rows" in (caught.value.diag.message_detail or "")
         assert conn.execute("UPDATE many SET a = 'b' WHERE id > 2").statusmessage == "UPDATE 19999"
         assert conn.execute("SELECT count(*) FROM many WHERE a = 'a'").fetchall() == [(2,)]
+        conn.execute("CREATE TEMP TABLE few AS SELECT g AS id FROM generate_series(1, 3) g")
+        joined = "UPDATE many SET a = 'c' FROM few WHERE few.id = many.id"
+        assert conn.execute(joined).statusmessage == "UPDATE 3"
         conn.execute("TRUNCATE many")
     node.psql("DROP TABLE many")

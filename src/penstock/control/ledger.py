@@ -92,13 +92,37 @@ def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float = LEDGER_
     deadline = time.monotonic() + patience
     while last_entry(conn) < lsn and (come_to := _confirmed(conn)) < lsn:
         if time.monotonic() > deadline:
-            raise ObjectInUseError(
-                "the ledger is behind the commit that is asked for",
-                detail=f"It has come to {format_lsn(come_to)}, and is to come to"
-                f" {format_lsn(lsn)}.",
-                hint="The node's log says whether the ledger has stopped, and why.",
-            )
+            raise _behind(come_to, lsn)
         time.sleep(_LOOK_AGAIN_S)
+
+
+def commit_of(conn: ControlConnection, xid: str, patience: float = LEDGER_PATIENCE) -> int | None:
+    """The LSN of the commit of a transaction that has just ended; None when it moved no table.
+
+    ObjectInUseError (55006) when the ledger has not come so far in ``patience`` seconds.
+    """
+    row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    end, deadline = parse_lsn(row[0]), time.monotonic() + patience
+    query = "SELECT lsn::text FROM penstock.commit WHERE xid = %s::xid8"
+    while True:
+        come_to = _confirmed(conn)
+        found = conn.execute(query, [xid]).fetchone()
+        if found is not None:
+            return parse_lsn(found[0])
+        if come_to >= end:
+            return None
+        if time.monotonic() > deadline:
+            raise _behind(come_to, end)
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _behind(come_to: int, wanted: int) -> ObjectInUseError:
+    return ObjectInUseError(
+        "the ledger is behind the commit that is asked for",
+        detail=f"It has come to {format_lsn(come_to)}, and is to come to {format_lsn(wanted)}.",
+        hint="The node's log says whether the ledger has stopped, and why.",
+    )
 
 
 def let_ledger_catch_up(
@@ -145,14 +169,16 @@ def commits_between(
 def versions_at(conn: ControlConnection, locations: Sequence[str], lsn: int) -> dict[str, int]:
     """The Delta versions that tables had after the commit at ``lsn``, by the names of folders.
 
-    Those that had no rows yet are absent.
+    Those that had no rows yet are absent.  A commit of several statements tells of a table several
+    times; the last one counts.
     """
     rows = conn.execute(
         "SELECT DISTINCT ON (t.moved->>'location')"
         " t.moved->>'location', (t.moved->>'version')::bigint"
-        " FROM penstock.commit c, jsonb_array_elements(c.tables) t (moved)"
+        " FROM penstock.commit c,"
+        " jsonb_array_elements(c.tables) WITH ORDINALITY t (moved, place)"
         " WHERE c.lsn <= %s::pg_lsn AND t.moved->>'location' = ANY (%s::text[])"
-        " ORDER BY 1, c.lsn DESC",
+        " ORDER BY 1, c.lsn DESC, t.place DESC",
         [format_lsn(lsn), list(locations)],
     ).fetchall()
     return dict(rows)
