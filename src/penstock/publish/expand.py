@@ -22,13 +22,14 @@ How a part of a table's feed (``lake/feed.py``) is read:
 
     a part                         is read by                     its row filters are evaluated
     ----------------------------   ----------------------------   ------------------------------
-    inserts, deletes               the node, piece by piece       by Spark's code, on given rows
-    pairs, up to PAIRED_ROWS and   the node, in memory            by Spark's code, on given rows
+    inserts, deletes               the node, piece by piece       by Arrow, or by Spark's code on
+    pairs, up to PAIRED_ROWS and   the node, in memory            given rows
       PAIRED_BYTES
     more pairs                     Spark, in ranges, one by one   where it reads
 
 All give the same messages.  The node reads a small commit in milliseconds, without a Spark job;
-Spark is started by the first filter, or the first large commit with updates.
+Spark is started by the first filter that is not plain (``sql/arrow_filter.py``), or the first
+large commit with updates.
 
 Tables come in the order of the commit's records, each table's changes in their own.  A TRUNCATE of
 several tables is one message, as foreign keys between them would forbid each alone; so a table's
@@ -67,6 +68,7 @@ from penstock.pgoutput.describe import (
 )
 from penstock.pgoutput.encode import AS_TEXT, Encoding, encode_changes
 from penstock.publish.listed import filter_input, listed_changes
+from penstock.publish.plain import sent_plainly
 from penstock.publish.plan import Plan, RowAction, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes, sent_as
 from penstock.sql.translate.facts import Facts, Needs, needs
@@ -266,6 +268,8 @@ class Expander:
         if not published.is_filtered:
             return listed_changes(changes, published.plan)
         given = filter_input(changes, published.compiled)
+        if published.compiled.is_plain:
+            return listed_changes(changes, published.plan, sent_plainly(given, published.compiled))
         decide = self._evaluator(sent_as(published.compiled), given.schema)
         return listed_changes(changes, published.plan, decide(given))
 
