@@ -63,12 +63,12 @@ class Target:
         """The qualified name, for errors."""
         return f"{self.table.schema}.{self.table.name}"
 
-    def new_rows(self, command: int) -> str:
+    def new_rows(self, command: int, *, named: bool) -> str:
         """The query of the rows that a later command than this has put in: the table's columns.
 
-        -1 stands for none.
+        -1 stands for none.  ``named``: and CTID.
         """
-        items = [_read_form(column) for column in self.table.columns]
+        items = [_read_form(column) for column in self.table.columns] + [_CTID] * named
         query = f"SELECT {', '.join(items)} FROM ONLY {self._quoted}"
         return f"{query} WHERE {_COMMAND} > {command:d}" if command >= 0 else query
 
