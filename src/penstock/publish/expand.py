@@ -174,12 +174,16 @@ class SentRelations:
             yield piece.messages
 
 
-class _Step(NamedTuple):
-    """A part of the feed of ``table``, of which something may be published, and as what that is."""
+class Step(NamedTuple):
+    """A part of the feed of ``table``, of which something may be published, and as what that is.
+
+    ``number`` counts the tables of the record, by whose order changes of one commit are told.
+    """
 
     published: Published
     table: LakeTable
     part: FeedPart
+    number: int
 
 
 class Expander:
@@ -210,7 +214,7 @@ class Expander:
         TableStateError when Delta's log or files are not as they were written, or are there no
         more; what Spark and the filters raise, as PenstockError with PostgreSQL's SQLSTATE.
         """
-        steps = list(self._steps(tables, published))
+        steps = list(feed_steps(tables, published, self._lake_root))
         readers: dict[LakeTable, ChangeReader] = {}
         while steps:
             step = steps.pop(0)
@@ -225,33 +229,7 @@ class Expander:
                 for messages in encode_changes(changes, relation, self._encoding):
                     yield Piece((step.published,), messages)
 
-    def _steps(
-        self, tables: Sequence[Mapping[str, Any]], published: Mapping[int, Published]
-    ) -> Iterator[_Step]:
-        """What is to be read, in order."""
-        truncates: Counter[tuple[int, int]] = Counter()
-        # What is published is what the transaction left, whose columns the last version has.
-        versions = {(entry["relid"], entry["location"]): entry["version"] for entry in tables}
-        for entry in _joined(tables):
-            own = published.get(entry["relid"])
-            roots = [published[oid] for oid in entry.get("truncated", ()) if oid in published]
-            if own is None and not roots:
-                continue
-            location = str(self._lake_root / entry["location"])
-            version = versions[entry["relid"], entry["location"]]
-            table = replace((own or roots[0]).table, location=location, version=version)
-            for part in feed_parts(location, entry["ranges"]):
-                for root in roots if part.kind == "truncate" else ():
-                    # Each of its partitions tells of it, so the first one's counts.
-                    truncates[root.plan.relid, entry["relid"]] += 1
-                    nth = truncates[root.plan.relid, entry["relid"]]
-                    if nth > truncates[root.plan.relid, 0] and root.has(part):
-                        truncates[root.plan.relid, 0] = nth
-                        yield _Step(root, table, part)
-                if own is not None and own.has(part):
-                    yield _Step(own, table, part)
-
-    def _changes(self, step: _Step, reader: ChangeReader, commit_lsn: int) -> Iterator[pa.Table]:
+    def _changes(self, step: Step, reader: ChangeReader, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part, in order, without empty tables."""
         published, part = step.published, step.part
         fits = part.rows <= self._paired_rows and part.bytes <= PAIRED_BYTES
@@ -273,9 +251,9 @@ class Expander:
         decide = self._evaluator(sent_as(published.compiled), given.schema)
         return listed_changes(changes, published.plan, decide(given))
 
-    def _from_spark(self, step: _Step, commit_lsn: int) -> Iterator[pa.Table]:
+    def _from_spark(self, step: Step, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part that Spark reads."""
-        published, table, part = step
+        published, table, part, _ = step
         with postgres_errors():
             changes = part_changes(self._session, table, part, commit_lsn)
             sent = published_changes(changes, published.compiled)
@@ -293,6 +271,35 @@ class Expander:
         return filter_session(self._get_session())
 
 
+def feed_steps(
+    tables: Sequence[Mapping[str, Any]], published: Mapping[int, Published], lake_root: Path
+) -> Iterator[Step]:
+    """What is to be read of a commit, in order; arguments as those of ``Expander.expand``."""
+    truncates: Counter[tuple[int, int]] = Counter()
+    # What is published is what the transaction left, whose columns the last version has.
+    versions = {(entry["relid"], entry["location"]): entry["version"] for entry in tables}
+    for number, entry in enumerate(_joined(tables)):
+        own = published.get(entry["relid"])
+        roots = [published[oid] for oid in entry.get("truncated", ()) if oid in published]
+        if own is None and not roots:
+            continue
+        location = str(lake_root / entry["location"])
+        version = versions[entry["relid"], entry["location"]]
+        table = replace((own or roots[0]).table, location=location, version=version)
+        for part in feed_parts(location, entry["ranges"]):
+            for root in roots if part.kind == "truncate" else ():
+                # Each of its partitions tells of it, so the first one's counts.
+                truncates[root.plan.relid, entry["relid"]] += 1
+                nth = truncates[root.plan.relid, entry["relid"]]
+                if nth > truncates[root.plan.relid, 0] and root.has(part):
+                    truncates[root.plan.relid, 0] = nth
+                    yield Step(
+                        root, replace(root.table, location=location, version=version), part, number
+                    )
+            if own is not None and own.has(part):
+                yield Step(own, table, part, number)
+
+
 def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The record's tables; what follows each other of one table is together, as in a feed."""
     last: dict[str, Any] = {}
@@ -307,7 +314,7 @@ def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield last
 
 
-def _truncated_together(first: _Step, later: list[_Step]) -> tuple[list[_Step], list[_Step]]:
+def _truncated_together(first: Step, later: list[Step]) -> tuple[list[Step], list[Step]]:
     """The TRUNCATEs that can be sent with the first one, and the other steps."""
     together, others = [first], []
     passed: set[int] = set()
@@ -321,7 +328,7 @@ def _truncated_together(first: _Step, later: list[_Step]) -> tuple[list[_Step], 
     return together, others
 
 
-def _truncation(steps: Sequence[_Step]) -> Piece:
+def _truncation(steps: Sequence[Step]) -> Piece:
     relations = tuple({step.published.plan.relid: step.published for step in steps}.values())
     oids = [each.plan.relation.oid for each in relations]
     return Piece(relations, Messages.of([truncate_message(oids)]))
