@@ -79,11 +79,12 @@ PAIRED_BYTES = 32 * 1024 * 1024
 node pairs them: it has all of them in memory, in about ten times those bytes.  Half a million
 updates of an orders table take 0.2 GB."""
 
-_ACTIONS: dict[str, tuple[RowAction, ...]] = {
+ACTIONS: dict[str, tuple[RowAction, ...]] = {
     "inserts": ("insert",),
     "deletes": ("delete",),
     "pairs": ("insert", "update", "delete"),
 }
+"""What a part of a feed may have."""
 
 
 _SAME = ("relid", "location", "truncated")
@@ -121,7 +122,7 @@ class Published:
         """Whether changes of a part may be published."""
         if part.kind == "truncate":
             return self.plan.truncate
-        return any(action in self.plan.filters for action in _ACTIONS[part.kind])
+        return any(action in self.plan.filters for action in ACTIONS[part.kind])
 
 
 def publish(

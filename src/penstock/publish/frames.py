@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from penstock.change.relation import Relation
 from penstock.lake.change_batches import ChangeReader
 from penstock.lake.changes import part_changes
 from penstock.lake.feed import FeedPart
-from penstock.publish.expand import Published, Step, feed_steps
+from penstock.publish.expand import ACTIONS, Published, Step, feed_steps
 from penstock.publish.transform import published_changes
 
 
@@ -119,7 +119,12 @@ class ChangeFrames:
     def _large(self, lsn: int, step: Step) -> PublishedFrame:
         changes = part_changes(self._session, step.table, step.part, lsn)
         moved = changes.withColumn("seq", f.col("seq") + step.number * _SEQ_OF_TABLE)
-        return self._published(lsn, lsn, step.published, moved)
+        compiled = step.published.compiled
+        told = ACTIONS.get(step.part.kind, ())
+        # What the part cannot have is left out: each step of a plan takes Spark time to analyse.
+        filters = {action: of for action, of in compiled.filters.items() if action in told}
+        narrowed = replace(step.published, compiled=replace(compiled, filters=filters))
+        return self._published(lsn, lsn, narrowed, moved)
 
     def _frame(self, tables: Sequence[pa.Table]) -> DataFrame:
         schema = from_arrow_schema(tables[0].schema, prefer_timestamp_ntz=True)
