@@ -27,7 +27,7 @@ from penstock.frontdoor.writing.writer import Execute, LakeWriter, Parameters
 from penstock.wire import requests, responses
 from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Framing, Message
-from penstock.wire.state import CLIENT_EVENTS, ConnectionState, Event, State
+from penstock.wire.state import CLIENT_EVENTS, COPYING_IN, ConnectionState, Event, State
 
 
 class Conversation:
@@ -160,7 +160,7 @@ class Conversation:
         if not exchange.wants_rows.is_set() or exchange.done.is_set():
             return
         self.state.on(Event.COPY_STARTED)
-        while self.state.now is State.COPY_IN:
+        while self.state.now in COPYING_IN:
             if exchange.done.is_set():
                 self.state.on(Event.FAILED)
             elif (message := self.framing.next()) is not None:
@@ -184,6 +184,6 @@ class Conversation:
         if message.kind in (requests.FLUSH, requests.SYNC):
             return  # COPY ignores them
         self.backend.pass_on(message)
-        if self.state.now is State.READY:
+        if self.state.now not in COPYING_IN:
             self.backend.link.write(requests.flush())  # COPY has ignored the one before its rows
         await self.backend.link.drain()

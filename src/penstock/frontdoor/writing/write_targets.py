@@ -83,9 +83,7 @@ class Target:
 
     def distinct(self, columns: Sequence[LakeColumn]) -> str:
         """The query of the different values, none of them null, of some columns."""
-        items = ", ".join(_read_form(column) for column in columns)
-        known = " AND ".join(f"{quote_pg(column.name)} IS NOT NULL" for column in columns)
-        return f"SELECT DISTINCT {items} FROM ONLY {self._quoted} WHERE {known}"
+        return distinct_values(self._quoted, columns)
 
     @property
     def loading(self) -> str:
@@ -116,6 +114,13 @@ class Target:
     @property
     def _quoted(self) -> str:
         return quote_pg_qualified(self.table.schema, self.table.name)
+
+
+def distinct_values(quoted: str, columns: Sequence[LakeColumn]) -> str:
+    """The query of the different values, none of them null, of some columns of a relation."""
+    items = ", ".join(_read_form(column) for column in columns)
+    known = " AND ".join(f"{quote_pg(column.name)} IS NOT NULL" for column in columns)
+    return f"SELECT DISTINCT {items} FROM ONLY {quoted} WHERE {known}"
 
 
 def _read_form(column: LakeColumn) -> str:

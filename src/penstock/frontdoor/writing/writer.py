@@ -113,13 +113,18 @@ class LakeWriter:
         control: ControlAddress,
         lake_root: Path,
         most_rows: int,
+        scratch: Path,
     ) -> None:
-        """``most_rows`` of lake tables may be put into relations for one statement."""
+        """``most_rows`` of lake tables may be put into relations for one statement.
+
+        Rows that it has made wait in the folder ``scratch`` when they are many.
+        """
         self._spark = spark
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
         self._most_rows = most_rows
+        self._scratch = scratch
         self._catalog = CatalogReader()
         self._vacuuming: set[asyncio.Task[None]] = set()
 
@@ -265,9 +270,8 @@ class LakeWriter:
             chosen = np.flatnonzero(~np.isin(loaded.ctids, left.column(0).to_numpy()))
         named = len(chosen) > 0
         new = target.new_rows(loaded.command, named=named)
-        rows = await read_relation(
-            backend, self._guard, new, [*columns, CTID] if named else columns, name
-        )
+        wanted = [*columns, CTID] if named else columns
+        rows = await read_relation(backend, self._guard, new, wanted, name, self._scratch)
         gone = loaded.places.only(chosen)
         updates = None
         if named:
@@ -338,7 +342,7 @@ class LakeWriter:
         name = quote_pg_qualified(table.schema, table.name)
         try:
             with connect(self._control, application_name="penstock vacuum") as conn:
-                conn.execute(f"VACUUM {name}".encode())
+                conn.execute(f"VACUUM (SKIP_LOCKED) {name}".encode())
         except (psycopg.Error, PenstockError) as error:  # autovacuum does it later
             log.info("relation %s is not vacuumed now: %s", name, error)
 
