@@ -87,6 +87,7 @@ def test_generated_columns(ends: Ends) -> None:
     assert ends.subscriber.rows("dif_plain") == [r"\N|1|1", r"\N|5|2"]
 
 
+@topologies("postgres_to_postgres", "postgres_to_lake", "lake_to_postgres")
 def test_a_column_that_the_subscriber_lacks(ends: Ends) -> None:
     """It stops the stream with its name.
 
@@ -109,7 +110,7 @@ def test_a_column_that_the_subscriber_lacks(ends: Ends) -> None:
 
 
 def test_a_value_that_the_other_type_cannot_have(ends: Ends) -> None:
-    """The transaction is named by its LSN; with the wider column it arrives."""
+    """It stops the stream at its transaction, whose LSN is told; without it the rest arrives."""
     publisher, subscriber = ends.publisher, ends.subscriber
     publisher.psql(
         "CREATE TABLE dif_wide (id int PRIMARY KEY, v int)",
@@ -119,13 +120,13 @@ def test_a_value_that_the_other_type_cannot_have(ends: Ends) -> None:
     ends.subscribe("dif", "dif")
     publisher.psql("INSERT INTO dif_wide VALUES (1, 1)", "INSERT INTO dif_wide VALUES (2, 70000)")
     finished = subscriber.wait_error("dif", 'value "70000" is out of range for type smallint')
-    assert finished
     assert subscriber.rows("dif_wide") == ["1|1"]
-    subscriber.mend("dif", "ALTER TABLE dif_wide ALTER COLUMN v TYPE int")
-    ends.caught_up("dif")
-    ends.same("dif_wide")
+    subscriber.mend("dif", f"ALTER SUBSCRIPTION dif SKIP (lsn = '{finished}')")
+    ends.sent("dif", "UPDATE dif_wide SET v = 3 WHERE id = 2", "INSERT INTO dif_wide VALUES (4, 4)")
+    assert subscriber.rows("dif_wide") == ["1|1", "4|4"]
 
 
+@topologies("postgres_to_postgres", "lake_to_postgres")
 def test_a_generated_key_is_refused(ends: Ends) -> None:
     """A replica identity with a generated column is not sent: UPDATE says what is missing."""
     publisher = ends.publisher

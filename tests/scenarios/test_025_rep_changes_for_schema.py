@@ -6,7 +6,7 @@ After PostgreSQL's 025_rep_changes_for_schema.
 
 from __future__ import annotations
 
-from tests.support.topology import Ends
+from tests.support.topology import Ends, topologies
 
 TABLES = """
 CREATE SCHEMA sch_a;
@@ -83,6 +83,7 @@ def test_a_publication_of_a_schema(ends: Ends) -> None:
     assert subscriber.psql(f"{synced} WHERE subname = 'sch'") == "1"
 
 
+@topologies("postgres_to_postgres", "lake_to_postgres")
 def test_a_schema_and_column_lists_do_not_go_together(ends: Ends) -> None:
     """PostgreSQL's errors, in either order."""
     publisher = ends.publisher

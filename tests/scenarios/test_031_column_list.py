@@ -6,7 +6,7 @@ After PostgreSQL's 031_column_list.
 
 from __future__ import annotations
 
-from tests.support.topology import Ends
+from tests.support.topology import Ends, topologies
 
 DIFFERENT = 'cannot use different column lists for table "public.{}" in different publications'
 
@@ -129,6 +129,7 @@ def test_lists_of_partitioned_tables(ends: Ends) -> None:
     assert subscriber.rows("cl_r2") == ["11|y!|13", "12|x!|3"]
 
 
+@topologies("postgres_to_postgres", "lake_to_postgres")
 def test_lists_that_leave_out_the_identity(ends: Ends) -> None:
     """They may publish inserts; an UPDATE or DELETE that they would publish is refused."""
     publisher = ends.publisher
