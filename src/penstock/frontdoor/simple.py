@@ -20,12 +20,13 @@ statements changes nothing but tells the status.
 
 from __future__ import annotations
 
-from penstock.errors import ConnectionLostError, PenstockError
+from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Action, Relay
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import Step
 from penstock.frontdoor.statement import carry_out, move_position, plans_like_a_query
 from penstock.sql.split import Statement, statements
+from penstock.sql.tokens import depends_on_backslashes, significant
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
 
@@ -76,7 +77,11 @@ async def _run_single(conversation: Conversation, message: Message, part: Statem
 
 async def _run_several(conversation: Conversation, parts: list[Statement]) -> None:
     backend = conversation.backend
+    conforming = conversation.standard_conforming_strings
     for part in parts:
+        await conversation.settled()
+        if conversation.standard_conforming_strings != conforming:
+            _refuse_backslashes(part, conforming)
         if backend.synced and backend.ready_status == "I":
             await _open_block(conversation)
         if backend.synced and backend.ready_status == "E":
@@ -87,6 +92,16 @@ async def _run_several(conversation: Conversation, parts: list[Statement]) -> No
         await carry_out(conversation, action, part.text, part.start)
         if backend.ready_status != "I" or backend.block_tags != tags:
             await backend.sync()
+
+
+def _refuse_backslashes(part: Statement, conforming: bool) -> None:
+    """Refuse a statement that PostgreSQL would read as the setting was when the text came."""
+    if any(depends_on_backslashes(token) for token in significant(part.text, conforming)):
+        raise FeatureNotSupportedError(
+            "standard_conforming_strings was changed by an earlier statement of the same query",
+            detail="The strings with backslashes in this statement would be read differently.",
+            hint="Send the statements one by one.",
+        )
 
 
 async def _open_block(conversation: Conversation) -> None:
