@@ -206,6 +206,17 @@ def test_definitions_that_need_the_rows_are_refused(
         conn.execute("DROP TYPE IF EXISTS bad_y")
 
 
+def test_columns_that_spark_takes_for_one_are_refused(conn: psycopg.Connection[Any]) -> None:
+    """Case of any alphabet, as Java compares it; other likenesses are none."""
+    for names in (("é", "É"), ("k", "\u212a"), ("i", "İ"), ("I", "ı"), ("σ", "ς"), ("a", "A")):
+        with pytest.raises(REFUSED, match="differ only in case"):
+            conn.execute('CREATE TABLE bad_t ("{}" int, "{}" int)'.format(*names))
+    conn.execute('CREATE TABLE bad_t ("ß" int, ss int, "é" int, "e\u0301" int)')
+    conn.execute("INSERT INTO bad_t VALUES (1, 2, 3, 4)")
+    assert conn.execute('SELECT "e\u0301", "é", ss, "ß" FROM bad_t').fetchall() == [(4, 3, 2, 1)]
+    conn.execute("DROP TABLE bad_t")
+
+
 def test_types_may_change_where_no_rows_depend_on_them(conn: psycopg.Connection[Any]) -> None:
     """New values, renames of the type and defaults are no matter of the rows that there are."""
     conn.execute("CREATE TYPE bad_y AS ENUM ('x'); CREATE DOMAIN bad_d AS int NOT NULL")

@@ -25,6 +25,7 @@ from penstock.frontdoor.actions import Action, Relay
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import Step
 from penstock.frontdoor.statement import carry_out, move_position, plans_like_a_query
+from penstock.names import quote_pg_literal
 from penstock.sql.split import Statement, statements
 from penstock.sql.tokens import depends_on_backslashes, significant
 from penstock.wire import requests, responses
@@ -32,6 +33,9 @@ from penstock.wire.framing import Message
 
 _OPEN_BLOCK = "SHOW server_version_num"
 """A statement that needs no snapshot: what follows it in a pipeline is in an implicit block."""
+
+_ENDS_CHECK = "DO 'BEGIN RAISE SQLSTATE $s$PE000$s$; END';"
+"""A statement before a text that is parsed and not run."""
 
 _PLAIN = Relay()
 
@@ -52,6 +56,7 @@ async def run_simple(conversation: Conversation, message: Message) -> None:
             if await _run_single(conversation, message, parts[0]):
                 return
         else:
+            await _check_syntax(conversation, text)
             await _run_several(conversation, parts)
     except ConnectionLostError:
         raise
@@ -73,6 +78,28 @@ async def _run_single(conversation: Conversation, message: Message, part: Statem
         return True
     await carry_out(conversation, action, part.text, part.start)
     return False
+
+
+async def _check_syntax(conversation: Conversation, text: str) -> None:
+    """Raise PostgreSQL's error for a text that it cannot parse: then no statement of it is run.
+
+    EXECUTE parses all of its text first, too; then the statement in front of it ends it.
+    """
+    backend = conversation.backend
+    if backend.ready_status == "E":
+        return  # nothing can be asked
+    execute = f"EXECUTE {quote_pg_literal(_ENDS_CHECK + text)}"
+    body = f"BEGIN {execute}; EXCEPTION WHEN SQLSTATE 'PE000' THEN NULL; END"
+    try:
+        await backend.query(f"DO {quote_pg_literal(body)}")
+    except responses.ServerError as error:
+        fields = error.fields
+        place = int(fields.pop("p", "0")) - len(_ENDS_CHECK)
+        for name in ("q", "W", "P"):
+            fields.pop(name, None)
+        if place > 0:
+            fields["P"] = str(place)
+        raise
 
 
 async def _run_several(conversation: Conversation, parts: list[Statement]) -> None:

@@ -97,6 +97,29 @@ BEGIN
 END
 $$;
 
+-- Spark takes names for the same that Java's equalsIgnoreCase does: by the simple case mapping of
+-- each character of Unicode, which refuse_table() knows of ASCII only.
+CREATE FUNCTION penstock.refuse_alike(relation oid) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    folding text := coalesce((SELECT quote_ident(collname) FROM pg_collation
+        WHERE collname IN ('pg_c_utf8', 'und-x-icu') AND collencoding IN (-1, 6)
+            AND collnamespace = 'pg_catalog'::regnamespace ORDER BY collname LIMIT 1), '"C"');
+    same text;
+BEGIN
+    EXECUTE format('SELECT string_agg(quote_ident(attname), '', '' ORDER BY attnum) FROM pg_attribute
+        WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
+        GROUP BY lower(upper(attname::text COLLATE %s)) HAVING count(*) > 1 LIMIT 1', folding)
+        INTO same USING relation;
+    IF same IS NOT NULL THEN
+        PERFORM penstock.refuse(
+            'column names that differ only in case are not supported by the lake',
+            format('Table %s has columns %s.', relation::regclass, same), 'Rename one of them.');
+    END IF;
+END
+$$;
+
 CREATE FUNCTION penstock.refuse_unchecked() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -116,6 +139,9 @@ BEGIN
         ELSIF command.classid = 'pg_class'::regclass THEN
             PERFORM penstock.refuse_partition(h.inhrelid) FROM pg_inherits h
                 WHERE command.objid IN (h.inhrelid, h.inhparent) AND age(h.xmin) <= 0;
+            IF penstock.belongs_to_lake(command.objid) THEN
+                PERFORM penstock.refuse_alike(command.objid);
+            END IF;
         ELSIF command.classid = 'pg_policy'::regclass THEN
             policed := penstock.relation_of(command.classid, command.objid);
             IF EXISTS (SELECT FROM pg_class WHERE oid = policed AND relpersistence = 't') THEN
@@ -158,4 +184,4 @@ CREATE EVENT TRIGGER penstock_recomputed ON table_rewrite
 ALTER EVENT TRIGGER penstock_unchecked ENABLE ALWAYS;
 ALTER EVENT TRIGGER penstock_recomputed ENABLE ALWAYS;
 REVOKE ALL ON FUNCTION penstock.table_with_values_of, penstock.refuse_domain, penstock.refuse_type,
-    penstock.refuse_partition, penstock.refuse_unchecked, penstock.refuse_recomputed FROM PUBLIC;
+    penstock.refuse_partition, penstock.refuse_alike, penstock.refuse_unchecked, penstock.refuse_recomputed FROM PUBLIC;
