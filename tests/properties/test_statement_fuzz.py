@@ -361,7 +361,7 @@ READERS = st.sampled_from(
 READING = st.builds(lambda form, query: form.replace("{}", query), READERS, QUERIES)
 
 
-@fuzz(80)
+@fuzz(60)
 @given(READING, st.booleans())
 def test_reads_are_answered_as_postgresql_does_or_refused(
     pair: Pair, text: str, extended: bool
@@ -447,7 +447,7 @@ WRITERS = st.sampled_from(
 WRITING = st.builds(lambda form, write: form.replace("{}", write), WRITERS, WRITES)
 
 
-@fuzz(45)
+@fuzz(40)
 @given(WRITING, st.booleans())
 def test_writes_are_postgresqls_or_nothing(pair: Pair, text: str, extended: bool) -> None:
     """After any text the lake has PostgreSQL's rows, or after a refusal those of before."""

@@ -145,6 +145,29 @@ def test_strings_are_read_as_when_the_text_came(conn: psycopg.Connection[Any]) -
     conn.execute(f"{setting} SELECT 'ab'; RESET standard_conforming_strings")
 
 
+def test_a_text_that_cannot_be_parsed_runs_nothing(conn: psycopg.Connection[Any]) -> None:
+    """A syntax error in the last statement is found before the first, with its place."""
+    conn.execute("CREATE TEMP TABLE mine (a int)")
+    text = "INSERT INTO mine VALUES (1); COMMIT; SELECT 'ü', a b c"
+    with pytest.raises(psycopg.errors.SyntaxError, match='at or near "c"') as caught:
+        conn.execute(text)
+    assert caught.value.diag.statement_position == str(len(text))
+    assert caught.value.diag.context is None
+    assert conn.execute("TABLE mine").fetchall() == []
+    with pytest.raises(psycopg.errors.SyntaxError), conn.transaction():
+        conn.execute("INSERT INTO mine VALUES (1)")
+        conn.execute("SELECT 1; SELEC 2")
+    assert conn.execute("TABLE mine").fetchall() == []
+
+
+def test_a_driver_may_prepare_a_statement_behind_a_semicolon(
+    conn: psycopg.Connection[Any],
+) -> None:
+    """Semicolons around one statement are nothing."""
+    query = ";; SELECT count(*) FROM bad_rows WHERE id > %s;"
+    assert conn.execute(query, [1], prepare=True).fetchall() == [(1,)]
+
+
 UNCHECKED = {
     "a unique index made concurrently": (
         "CREATE TABLE bad_t (a int); INSERT INTO bad_t VALUES (1), (1)",
@@ -215,6 +238,17 @@ def test_columns_that_spark_takes_for_one_are_refused(conn: psycopg.Connection[A
     conn.execute("INSERT INTO bad_t VALUES (1, 2, 3, 4)")
     assert conn.execute('SELECT "e\u0301", "é", ss, "ß" FROM bad_t').fetchall() == [(4, 3, 2, 1)]
     conn.execute("DROP TABLE bad_t")
+
+
+def test_columns_that_delta_has_itself_are_refused(conn: psycopg.Connection[Any]) -> None:
+    """Delta reads its own _metadata where a file has a deletion vector; tables may be called so."""
+    for name in ("_metadata", "_Metadata", "__delta_internal_is_row_deleted"):
+        with pytest.raises(REFUSED, match=f'column name "{name}" is not supported'):
+            conn.execute(f'CREATE TABLE bad_t ("{name}" int)')
+    conn.execute("CREATE TABLE _metadata (_change_type int); INSERT INTO _metadata VALUES (1), (2)")
+    conn.execute("DELETE FROM _metadata WHERE _change_type = 1")
+    assert conn.execute("SELECT _change_type FROM _metadata").fetchall() == [(2,)]
+    conn.execute("DROP TABLE _metadata")
 
 
 def test_types_may_change_where_no_rows_depend_on_them(conn: psycopg.Connection[Any]) -> None:

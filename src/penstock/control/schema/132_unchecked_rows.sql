@@ -98,8 +98,9 @@ END
 $$;
 
 -- Spark takes names for the same that Java's equalsIgnoreCase does: by the simple case mapping of
--- each character of Unicode, which refuse_table() knows of ASCII only.
-CREATE FUNCTION penstock.refuse_alike(relation oid) RETURNS void
+-- each character of Unicode, which refuse_table() knows of ASCII only.  Delta's own columns hide a
+-- table's where a file has a deletion vector.
+CREATE FUNCTION penstock.refuse_column_names(relation oid) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -116,6 +117,13 @@ BEGIN
         PERFORM penstock.refuse(
             'column names that differ only in case are not supported by the lake',
             format('Table %s has columns %s.', relation::regclass, same), 'Rename one of them.');
+    END IF;
+    SELECT attname INTO same FROM pg_attribute
+        WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
+            AND attname ~* '^(_metadata|__delta_internal.*)$';
+    IF FOUND THEN
+        PERFORM penstock.refuse(format('column name "%s" is not supported by the lake', same),
+            'Spark and Delta Lake have a column of this name.', 'Choose another name.');
     END IF;
 END
 $$;
@@ -140,7 +148,7 @@ BEGIN
             PERFORM penstock.refuse_partition(h.inhrelid) FROM pg_inherits h
                 WHERE command.objid IN (h.inhrelid, h.inhparent) AND age(h.xmin) <= 0;
             IF penstock.belongs_to_lake(command.objid) THEN
-                PERFORM penstock.refuse_alike(command.objid);
+                PERFORM penstock.refuse_column_names(command.objid);
             END IF;
         ELSIF command.classid = 'pg_policy'::regclass THEN
             policed := penstock.relation_of(command.classid, command.objid);
@@ -184,4 +192,4 @@ CREATE EVENT TRIGGER penstock_recomputed ON table_rewrite
 ALTER EVENT TRIGGER penstock_unchecked ENABLE ALWAYS;
 ALTER EVENT TRIGGER penstock_recomputed ENABLE ALWAYS;
 REVOKE ALL ON FUNCTION penstock.table_with_values_of, penstock.refuse_domain, penstock.refuse_type,
-    penstock.refuse_partition, penstock.refuse_alike, penstock.refuse_unchecked, penstock.refuse_recomputed FROM PUBLIC;
+    penstock.refuse_partition, penstock.refuse_column_names, penstock.refuse_unchecked, penstock.refuse_recomputed FROM PUBLIC;
