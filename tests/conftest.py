@@ -18,7 +18,15 @@ from tests.support.interrupt import (
     end_workers_in_order_on_sigterm,
 )
 
-_PLUGINS = ("fix_servers", "fix_control", "fix_node", "fix_spark", "fix_query", "fix_output")
+_PLUGINS = (
+    "fix_servers",
+    "fix_control",
+    "fix_node",
+    "fix_ends",
+    "fix_spark",
+    "fix_query",
+    "fix_output",
+)
 pytest_plugins = [
     f"tests.support.{name}"
     for name in _PLUGINS

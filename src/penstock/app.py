@@ -227,9 +227,15 @@ def _front_door(context: WorkerContext, guard: Guard, launcher: Launcher) -> Fro
         settings.lake_path,
         lambda: connect(context.control, application_name="penstock query"),
     )
+    scratch = scratch_folder(settings)
     writer = LakeWriter(
-        context.spark, guard, context.control, settings.lake_path, settings.statement_rows
+        context.spark,
+        guard,
+        context.control,
+        settings.lake_path,
+        settings.statement_rows,
+        scratch,
     )
     publisher = LakePublisher(context.control, context.spark, settings.lake_path)
-    copies = LakeCopies(CopySources(queries, scratch_folder(settings)), queries)
+    copies = LakeCopies(CopySources(queries, scratch), queries)
     return FrontDoor(settings, context.control, router, queries, writer, copies, publisher)

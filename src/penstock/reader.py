@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lake in a Spark program: its tables, and what its publications publish, as DataFrames.
 
+And DataFrames as rows of its tables.
+
     import penstock
 
     lake = penstock.connect("~/.penstock")
@@ -8,11 +10,13 @@
     lake.table("public.orders", at="0/1A2B3C8")          as it was after the commit with that LSN
     lake.changes("big_orders", "0/1A2B3C8")              published since then, up to now
     lake.changes("big_orders", a, b, table="public.orders")
+    with lake.transaction() as tx:                       one commit (transaction.py)
+        tx.append("public.orders", frame)
     frame.write.format("delta").mode("append").save(str(lake.location("public.orders")))
 
 Spark runs in the caller's process: ``connect`` takes the caller's session, or makes one with the
-settings and jars of the home.  So rows never pass through the node, they come from Delta's files
-with all of the caller's executors, and the frames can be joined with the caller's own.
+settings and jars of the home.  So rows that are read never pass through the node: they come from
+Delta's files with all of the caller's executors, and frames can be joined with the caller's own.
 
 What is asked of the node, about definitions and commits, goes through its front door, with the
 home's password file: that is the one place where clients are let in, it is the same for an external
@@ -26,7 +30,8 @@ replication slot needs it; after that it is an error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby, pairwise
@@ -41,7 +46,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.change.relation import LakeTable, Relation
 from penstock.change.schema import change_schema
-from penstock.config import default_home, load_settings
+from penstock.config import Settings, default_home, load_settings
 from penstock.control.catalog import lake_table_by_name, leaf_partitions
 from penstock.control.connect import ControlConnection
 from penstock.control.definitions import changed_between, definitions_at, leaves_at
@@ -50,7 +55,7 @@ from penstock.control.ledger import commits_between, last_entry, versions_at, wa
 from penstock.errors import InvalidParameterError, WrongStateError
 from penstock.lake.changes import commit_changes
 from penstock.lake.query import filter_session
-from penstock.lake.session import Spark
+from penstock.lake.session import Spark, scratch_folder
 from penstock.lake.tables import read
 from penstock.lsn import format_lsn, parse_lsn
 from penstock.names import quote_spark
@@ -58,6 +63,7 @@ from penstock.publish.plan import plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
 from penstock.running import find_front_door
 from penstock.sql.translate.facts import needs
+from penstock.transaction import Transaction, table_name, transaction_on
 
 _SEQ_OF_TABLE = 1 << 40
 """A commit's changes in several tables have ``seq`` in ranges of this size."""
@@ -65,29 +71,40 @@ _SEQ_OF_TABLE = 1 << 40
 Lsn = int | str
 
 
-def connect(home: str | Path | None = None, spark: SparkSession | None = None) -> Lake:
+def connect(
+    home: str | Path | None = None,
+    spark: SparkSession | None = None,
+    user: str | None = None,
+    password: str | None = None,
+) -> Lake:
     """The lake of the node that runs on a home; by default on the default one.
 
     ``spark`` must know Delta Lake (``penstock.lake.session.session_settings`` has all settings that
     a node uses); without it, the active session is taken, or one is made.
+    ``user`` is the role whose rights count for what is written, by default the node's superuser;
+    files are read with those of the process.
     NotRunningError (57P03) when no node runs there.
     """
     folder = Path(home).expanduser().absolute() if home is not None else default_home()
     door = find_front_door(folder)
     settings = load_settings(home=folder)
-    conn = ControlConnection.connect(
-        make_conninfo(
-            host=door.host,
-            port=door.port,
-            dbname=door.database,
-            user=door.user,
-            passfile=str(door.passfile),
-            application_name="penstock reader",
-        ),
-        autocommit=True,
+    conninfo = make_conninfo(
+        host=door.host,
+        port=door.port,
+        dbname=door.database,
+        user=user or door.user,
+        password=password,
+        passfile=str(door.passfile),
+        application_name="penstock reader",
+        client_encoding="UTF8",
     )
+
+    def connected() -> ControlConnection:
+        return ControlConnection.connect(conninfo, autocommit=True)
+
+    conn = connected()
     session = spark or SparkSession.getActiveSession() or Spark(settings).session()
-    return Lake(conn, session, settings.lake_path)
+    return Lake(conn, session, settings, connected)
 
 
 @dataclass(frozen=True)
@@ -117,10 +134,19 @@ class _Commit(NamedTuple):
 class Lake:
     """A connection to a lake; ``close`` it, or use it in ``with``.  For one thread at a time."""
 
-    def __init__(self, conn: ControlConnection, spark: SparkSession, lake_root: Path) -> None:
+    def __init__(
+        self,
+        conn: ControlConnection,
+        spark: SparkSession,
+        settings: Settings,
+        connected: Callable[[], ControlConnection],
+    ) -> None:
+        """``connected`` makes another connection like ``conn``."""
         self.spark = spark
         self._conn = conn
-        self._root = lake_root
+        self._settings = settings
+        self._root = settings.lake_path
+        self._connected = connected
 
     def __enter__(self) -> Lake:
         return self
@@ -159,6 +185,13 @@ class Lake:
         frames = [read(self.spark, leaf).select(*columns) for leaf in leaves]
         return reduce(DataFrame.unionAll, frames or [read(self.spark, replace(top, version=None))])
 
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Write DataFrames as one commit, on a connection of its own (see ``Transaction``).
+
+        It is committed at the end of the ``with``; an exception in it leaves no trace.
+        """
+        return transaction_on(self._connected, self._root, scratch_folder(self._settings))
+
     def location(self, name: str) -> Path:
         """The folder of a table's Delta table, for Spark to write into.
 
@@ -170,8 +203,8 @@ class Lake:
         if table.version is None:
             raise WrongStateError(
                 f'table "{schema}.{relation}" has no Delta table',
-                hint="One is made with the first rows that SQL or a subscription writes; a"
-                " partitioned table has one for each partition.",
+                hint="One is made with the first rows that SQL, a transaction of DataFrames or a"
+                " subscription writes; a partitioned table has one for each partition.",
             )
         return Path(table.location)
 
@@ -291,12 +324,7 @@ class Lake:
         ]
 
     def _names(self, name: str) -> tuple[str, str]:
-        row = self._conn.execute("SELECT pg_catalog.parse_ident(%s)", [name]).fetchone()
-        assert row is not None
-        *schema, table = row[0]
-        if len(schema) > 1:
-            raise InvalidParameterError(f'"{name}" is not the name of a table')
-        return (schema[0] if schema else "public"), table
+        return table_name(self._conn, name)
 
 
 def _lsn(lsn: Lsn) -> int:

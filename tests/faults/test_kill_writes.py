@@ -8,6 +8,7 @@ import pytest
 
 from penstock.failpoints import Failpoint
 from tests.support.node import Node
+from tests.support.psql import PsqlError
 
 IN_WRITES = [Failpoint.WRITE_DELTA_COMMITTED, Failpoint.WRITE_BEFORE_COMMIT]
 
@@ -33,6 +34,45 @@ def test_kill_between_delta_and_commit(fault_node: Node) -> None:
     node.psql("DROP TABLE kw")
 
 
+def test_kill_with_prepared_transactions(fault_node: Node) -> None:
+    """What is prepared stays so, unseen and in the way of writers, whoever is killed, to its end.
+
+    A table that one of them makes is known as the lake's once it is committed, though the node
+    that saw it made is gone.
+    """
+    node = fault_node
+    if not node.running:
+        node.start()
+
+    def rows(table: str) -> list[str]:
+        return sorted(node.psql(f"COPY {table} TO STDOUT").splitlines())
+
+    node.psql(
+        "CREATE TABLE kp (id int PRIMARY KEY); CREATE TABLE kp_b (id int);"
+        "INSERT INTO kp VALUES (1); INSERT INTO kp_b VALUES (1);"
+        "BEGIN; UPDATE kp SET id = 2; INSERT INTO kp VALUES (3); PREPARE TRANSACTION 'kp';"
+        "BEGIN; INSERT INTO kp_b VALUES (2); PREPARE TRANSACTION 'kp_b';"
+        "BEGIN; CREATE TABLE kp_made (id int); INSERT INTO kp_made VALUES (7);"
+        "PREPARE TRANSACTION 'kp_made'"
+    )
+    node.kill()
+    node.start()
+    assert rows("kp") == rows("kp_b") == ["1"]
+    with pytest.raises(PsqlError, match="lock timeout"):
+        node.psql("SET lock_timeout = '100ms'; INSERT INTO kp VALUES (4)")
+    node.kill_control()
+    assert node.wait_for_death() != 0
+    node.start()
+    assert rows("kp") == rows("kp_b") == ["1"]
+    node.psql("COMMIT PREPARED 'kp_made'; COMMIT PREPARED 'kp'; ROLLBACK PREPARED 'kp_b'")
+    with pytest.raises(PsqlError, match="locking rows of lake tables is not supported"):
+        node.psql("SELECT FROM kp_made FOR UPDATE")
+    assert (rows("kp"), rows("kp_b"), rows("kp_made")) == (["2", "3"], ["1"], ["7"])
+    node.psql("INSERT INTO kp VALUES (5); INSERT INTO kp_b VALUES (3); DELETE FROM kp_made")
+    assert (rows("kp"), rows("kp_b"), rows("kp_made")) == (["2", "3", "5"], ["1", "3"], [])
+    node.psql("DROP TABLE kp, kp_b, kp_made")
+
+
 def test_a_statement_that_needs_too_many_rows_is_refused(fault_node: Node) -> None:
     """More than statement_rows is 0A000, and nothing is done; what needs fewer goes on."""
     node = fault_node
@@ -53,5 +93,8 @@ def test_a_statement_that_needs_too_many_rows_is_refused(fault_node: Node) -> No
             assert "20001 rows" in (caught.value.diag.message_detail or "")
         assert conn.execute("UPDATE many SET a = 'b' WHERE id > 2").statusmessage == "UPDATE 19999"
         assert conn.execute("SELECT count(*) FROM many WHERE a = 'a'").fetchall() == [(2,)]
+        conn.execute("CREATE TEMP TABLE few AS SELECT g AS id FROM generate_series(1, 3) g")
+        joined = "UPDATE many SET a = 'c' FROM few WHERE few.id = many.id"
+        assert conn.execute(joined).statusmessage == "UPDATE 3"
         conn.execute("TRUNCATE many")
     node.psql("DROP TABLE many")

@@ -176,6 +176,14 @@ def test_rows_that_match_another_table(oracle: Oracle) -> None:
                 for column in each.columns
             ]
             assert found == columns, (statement, name)
+    oracle.conn.execute("CREATE TEMP TABLE given (who bigint, note text)")
+    (scan,) = _wanted(
+        oracle,
+        "DELETE FROM people USING given g WHERE g.who = people.id AND g.note > ''",
+        [],
+        ("people",),
+    )["people"]
+    assert [(each.columns, each.theirs) for each in scan.matched] == [(("id",), (1,))]
     leaves = "DELETE FROM parted USING (VALUES (1), (3)) v (x) WHERE k = x AND v > 0"
     for name, (scan,) in _wanted(oracle, leaves, [], ("parted_1", "parted_3")).items():
         assert [sorted(each.column("k").to_pylist()) for each in scan.wanted.asked] == [[1, 3]], (

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy, then inserts, updates, deletes and truncates, for every replica identity.
 
-The publisher is a real PostgreSQL; after each change the lake must hold its rows.
+After PostgreSQL's 001_rep_changes: once in every topology, then with a lake that subscribes to each
+version of PostgreSQL.  After each change the subscriber must hold the publisher's rows.
 """
 
 from __future__ import annotations
@@ -11,8 +12,94 @@ import pytest
 from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.subscribing import subscribed, wait_equal
+from tests.support.topology import Ends
 
 ALL_VERSIONS = pytest.mark.parametrize("publisher", ["15", "16", "18"], indirect=True)
+
+
+TABLES = """
+CREATE TABLE rep_ins (a int);
+CREATE TABLE rep_not (a int);
+CREATE TABLE rep_key (a int PRIMARY KEY, b text);
+CREATE TABLE rep_full (a int, b text);
+ALTER TABLE rep_full REPLICA IDENTITY FULL;
+CREATE TABLE rep_two (a text, b int, c text, PRIMARY KEY (b, a));
+CREATE TABLE rep_include (a int, b text, v int);
+CREATE UNIQUE INDEX rep_include_a ON rep_include (a) INCLUDE (b);
+ALTER TABLE rep_include ALTER a SET NOT NULL, REPLICA IDENTITY USING INDEX rep_include_a;
+"""
+
+
+def test_a_subscription_from_its_begin_to_its_end(ends: Ends) -> None:
+    """Copied rows and all kinds of changes arrive, for each replica identity; others do not.
+
+    What a publication publishes can change, and so can the subscription's name, connection and
+    state.  A change of a row that is missing is left out.  At the end nothing of it is left.
+    """
+    publisher, subscriber = ends.publisher, ends.subscriber
+    ends.both(TABLES)
+    queries = ("rep_key", "rep_full", "rep_two", "rep_include")
+    publisher.psql(
+        "INSERT INTO rep_not VALUES (1);"
+        "INSERT INTO rep_ins SELECT g FROM generate_series(1, 50) g;"
+        "INSERT INTO rep_key SELECT g, 'row ' || g FROM generate_series(1, 50) g;"
+        "INSERT INTO rep_full VALUES (1, 'x'), (1, 'x'), (2, NULL), (NULL, 'n');"
+        "INSERT INTO rep_two VALUES ('a', 1, 'c'), ('b', 1, NULL);"
+        "INSERT INTO rep_include VALUES (1, 'one', 1), (2, 'two', 2)",
+        "CREATE PUBLICATION rep FOR TABLE rep_key, rep_full, rep_two, rep_include",
+        "CREATE PUBLICATION rep_ins FOR TABLE rep_ins WITH (publish = 'insert')",
+    )
+    ends.subscribe("rep", "rep, rep_ins")
+    ends.same(*queries, "rep_ins")
+    assert subscriber.rows("rep_not") == []
+    ends.sent(
+        "rep",
+        "INSERT INTO rep_ins SELECT g FROM generate_series(51, 60) g;"
+        "INSERT INTO rep_not VALUES (2);"
+        "DELETE FROM rep_key WHERE a % 3 = 0; UPDATE rep_key SET a = -a WHERE a % 5 = 0;"
+        "UPDATE rep_key SET b = NULL WHERE a = 7; INSERT INTO rep_key VALUES (3, 'again');"
+        "UPDATE rep_full SET b = 'y' WHERE b IS NULL; DELETE FROM rep_full WHERE a IS NULL;"
+        "UPDATE rep_full SET a = 5 WHERE b = 'x'; INSERT INTO rep_full VALUES (5, 'x');"
+        "UPDATE rep_two SET a = 'z', c = 'C' WHERE a = 'a'; DELETE FROM rep_two WHERE c IS NULL;"
+        "UPDATE rep_include SET b = 'ONE', v = 10 WHERE a = 1; DELETE FROM rep_include WHERE a = 2",
+    )
+    ends.same(*queries, "rep_ins")
+    assert subscriber.rows("rep_not") == []
+
+    # Of a row that is not there, and beside others that are.
+    subscriber.psql("DELETE FROM rep_key WHERE a IN (1, 2, 4)")
+    ends.sent(
+        "rep",
+        "UPDATE rep_key SET b = 'lost' WHERE a = 1; DELETE FROM rep_key WHERE a = 2;"
+        "UPDATE rep_key SET b = 'found' WHERE a = 8",
+    )
+    missing = "SELECT * FROM rep_key WHERE a NOT IN (1, 4)"
+    assert subscriber.rows("rep_key") == publisher.rows(missing)
+
+    # Other kinds of changes, another name, another connection, and a pause.
+    publisher.psql("ALTER PUBLICATION rep_ins SET (publish = 'insert, delete')")
+    publisher.psql("ALTER TABLE rep_ins REPLICA IDENTITY FULL")
+    ends.sent("rep", "DELETE FROM rep_ins WHERE a > 20; TRUNCATE rep_ins")
+    assert subscriber.rows("rep_ins") == sorted(map(str, range(1, 21)))
+    subscriber.psql(
+        "ALTER SUBSCRIPTION rep DISABLE", "ALTER SUBSCRIPTION rep RENAME TO rep_renamed"
+    )
+    publisher.psql("INSERT INTO rep_key VALUES (100, 'while disabled')")
+    subscriber.psql(
+        f"ALTER SUBSCRIPTION rep_renamed CONNECTION '{publisher.conninfo} application_name=other'",
+        "ALTER SUBSCRIPTION rep_renamed ENABLE",
+    )
+    ends.sent("rep_renamed", "UPDATE rep_key SET b = 'and after' WHERE a = 100")
+    assert "100|and after" in subscriber.rows("rep_key")
+    names = "SELECT count(*) FROM pg_stat_replication WHERE application_name = 'other'"
+    assert publisher.psql(names) == "1"
+
+    subscriber.psql("DROP SUBSCRIPTION rep_renamed")
+    slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'rep'"
+    assert publisher.psql(slots) == "0"
+    left = "SELECT count(*) FROM pg_subscription_rel r WHERE NOT EXISTS"
+    assert subscriber.psql(f"{left} (SELECT FROM pg_subscription WHERE oid = r.srsubid)") == "0"
+    publisher.psql("INSERT INTO rep_key VALUES (101, 'never sent')")
 
 
 @ALL_VERSIONS

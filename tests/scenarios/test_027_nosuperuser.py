@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apply and copy act as the table's owner, or with run_as_owner as the subscription's owner."""
+"""Apply and copy act as the table's owner, or with run_as_owner as the subscription's owner.
+
+After PostgreSQL's 027_nosuperuser: once in every topology, then what a node says of each change.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.subscribing import SYNC_TIMEOUT, drop_subscription, wait_equal, wait_ready
+from tests.support.topology import Ends
 from tests.support.waits import wait_until
 
 TABLE = "SELECT id, v FROM own_t"
@@ -132,3 +136,53 @@ def test_as_the_owner_of_the_subscription(owned: Node, publisher_db: Database) -
     mended(owned, "ALTER TABLE own_t DISABLE ROW LEVEL SECURITY")
     wait_equal(publisher_db, TABLE, owned)
     assert owned.psql("SELECT who FROM own_t") == "own_reader"
+
+
+def test_whose_rights_count(ends: Ends) -> None:
+    """The subscription's owner needs SET ROLE to the table's, who needs the rights for a change.
+
+    With run_as_owner it needs these rights itself.  Row-level security that is forced on the role
+    that acts stops it.
+    """
+    publisher, subscriber = ends.publisher, ends.subscriber
+    ends.both("CREATE TABLE nos (id int PRIMARY KEY, v int)")
+    publisher.psql("INSERT INTO nos VALUES (1, 1)", "CREATE PUBLICATION nos FOR TABLE nos")
+    subscriber.psql("CREATE ROLE nos_keeper; CREATE ROLE nos_owner LOGIN")
+    subscriber.psql("ALTER TABLE nos OWNER TO nos_keeper")
+    database = subscriber.psql("SELECT current_database()")
+    subscriber.psql(f"GRANT CREATE ON DATABASE {database} TO nos_owner")
+    options = "enabled = false, password_required = false"
+    subscriber.subscribe(publisher, "nos", "nos", options)
+    subscriber.psql("ALTER SUBSCRIPTION nos OWNER TO nos_owner", "ALTER SUBSCRIPTION nos ENABLE")
+    subscriber.wait_error("nos", 'role "nos_owner" cannot SET ROLE to "nos_keeper"')
+    subscriber.mend("nos", "GRANT nos_keeper TO nos_owner WITH INHERIT FALSE")
+    subscriber.wait_in_sync("nos")
+    ends.sent("nos", "INSERT INTO nos VALUES (2, 2); UPDATE nos SET v = 3 WHERE id = 2")
+    ends.same("nos")
+
+    subscriber.psql("REVOKE DELETE ON nos FROM nos_keeper")
+    publisher.psql("INSERT INTO nos VALUES (3, 3)", "DELETE FROM nos WHERE id = 1")
+    subscriber.wait_error("nos", "permission denied for table nos")
+    assert subscriber.rows("nos") == ["1|1", "2|3", "3|3"]
+    subscriber.mend("nos", "GRANT DELETE ON nos TO nos_keeper")
+    ends.caught_up("nos")
+    ends.same("nos")
+
+    secured = 'cannot replicate into relation with row-level security enabled: "nos"'
+    subscriber.psql("ALTER TABLE nos ENABLE ROW LEVEL SECURITY")
+    ends.sent("nos", "UPDATE nos SET v = 4 WHERE id = 3")  # its owner is exempt
+    subscriber.psql("ALTER TABLE nos FORCE ROW LEVEL SECURITY")
+    publisher.psql("UPDATE nos SET v = 5 WHERE id = 3")
+    subscriber.wait_error("nos", f'user "nos_keeper" {secured}')
+    subscriber.mend("nos", "ALTER TABLE nos NO FORCE ROW LEVEL SECURITY")
+    ends.caught_up("nos")
+    ends.same("nos")
+
+    subscriber.psql("ALTER SUBSCRIPTION nos SET (run_as_owner = true)")
+    publisher.psql("UPDATE nos SET v = 6 WHERE id = 3")
+    subscriber.wait_error("nos", "permission denied for table nos")
+    subscriber.psql("GRANT SELECT, UPDATE ON nos TO nos_owner")
+    subscriber.wait_error("nos", f'user "nos_owner" {secured}')
+    subscriber.mend("nos", "ALTER TABLE nos DISABLE ROW LEVEL SECURITY")
+    ends.caught_up("nos")
+    ends.same("nos")

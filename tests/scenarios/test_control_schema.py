@@ -500,3 +500,31 @@ def test_clients_read_but_do_not_write(control: Control, conn: ControlConnection
                 theirs.execute(statement.encode())
     with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
         psycopg.connect(client.conninfo(dbname="postgres"))
+
+
+def test_nothing_stays_in_the_schema_of_queries(control: Control, conn: ControlConnection) -> None:
+    """A query is analysed with the caller's rights and names, in a transaction that is prepared.
+
+    Whatever else anybody makes in the schema where that happens is undone, and only that.
+    """
+    conn.execute("CREATE ROLE analyst LOGIN PASSWORD 'pw'; CREATE SCHEMA hidden")
+    conn.execute("CREATE TABLE hidden.t (a int); CREATE TABLE open_to_all (a int)")
+    schema = one(conn, "SELECT current_schema()")
+    conn.execute(f"GRANT USAGE ON SCHEMA {schema} TO analyst")
+    asked = "SELECT penstock.analysed('SELECT a FROM {}', '{{}}') LIKE '%{{QUERY %'"
+    with connect(replace(control.address, user="analyst", password="pw")) as theirs:
+        theirs.execute(f"SET search_path = {schema}".encode())
+        theirs.execute("CREATE TEMP TABLE mine (a int)")
+        assert one(theirs, asked.format("open_to_all"))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            theirs.execute(asked.format("hidden.t").encode())
+        for made in ("TABLE penstock_query.t (a int)", "TYPE penstock_query.t AS ENUM ('a')"):
+            with pytest.raises(psycopg.Error, match="nothing can be created in schema"):
+                theirs.execute(f"CREATE {made}".encode())
+        with pytest.raises(psycopg.Error, match="nothing can be created in schema"):
+            theirs.execute("CREATE FUNCTION penstock_query.f() RETURNS int LANGUAGE sql RETURN 1")
+        theirs.execute("BEGIN; " + asked.format("open_to_all") + "; PREPARE TRANSACTION 'analysed'")
+        theirs.execute("ROLLBACK PREPARED 'analysed'")
+    inside = "SELECT count(*) FROM pg_depend WHERE refobjid = 'penstock_query'::regnamespace"
+    assert one(conn, inside) == 0
+    conn.execute("DROP SCHEMA hidden CASCADE; DROP OWNED BY analyst; DROP ROLE analyst")

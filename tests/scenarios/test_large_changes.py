@@ -162,6 +162,20 @@ MERGE INTO t USING s ON t.id = s.k AND t.b
 MERGE INTO t USING s ON t.id = s.k AND t.b
     WHEN NOT MATCHED THEN DO NOTHING
     WHEN NOT MATCHED BY SOURCE AND t.id = 41 THEN DELETE RETURNING t.id;
+CREATE TEMP TABLE z (id bigint, u varchar(5), n int);
+INSERT INTO z SELECT n * 700, 'u' || n * 700 + n % 2, n FROM generate_series(1, 9) n;
+INSERT INTO z VALUES (NULL, NULL, 0), (5000000000, 'none', 10);
+UPDATE t SET a = 'z' || z.n FROM z WHERE z.id = t.id RETURNING t.id, t.a;
+MERGE INTO t USING z ON t.id = z.id AND t.u = z.u WHEN MATCHED THEN DELETE
+    WHEN NOT MATCHED AND z.n = 1 THEN INSERT (id, u) VALUES (60001, z.u);
+MERGE INTO t USING z ON t.id = z.id AND t.u = z.u WHEN MATCHED THEN DELETE
+    WHEN NOT MATCHED AND z.n = 3 THEN INSERT (id, a) VALUES (60001, z.u)
+    RETURNING merge_action(), t.id, t.a;
+UPDATE t SET a = 'left' FROM z LEFT JOIN s ON s.k = z.id WHERE z.id = t.id AND s.k IS NULL
+    RETURNING t.id;
+DELETE FROM t USING z WHERE t.n = z.n RETURNING t.id, z.id;
+DELETE FROM t WHERE id IN (SELECT id FROM z WHERE n > 4) RETURNING id;
+DELETE FROM w USING pg_temp.z AS y WHERE y.id = w.k RETURNING w.k;
 INSERT INTO s SELECT t.id, w.x FROM t JOIN w ON w.k = t.id WHERE t.id BETWEEN 900 AND 910;
 SELECT * FROM s ORDER BY k, x; SELECT count(*), sum(k), min(x) FROM w;
 SELECT count(*), sum(id), sum(length(a)), sum(length(u)) FROM t;

@@ -116,6 +116,41 @@ def test_table_without_a_key(spark_worker: SparkSession, tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("identity", "key", "before"),
+    [
+        ("d", ("id",), [None, key_of(2), None]),
+        ("f", ("id",), [row(1), row(2), row(3)]),
+        ("f", (), [row(1), row(2), row(3)]),
+        ("n", (), [None, None, None]),
+    ],
+)
+def test_what_says_of_which_row_it_came_is_an_update(
+    spark_worker: SparkSession,
+    tmp_path: Path,
+    identity: ReplicaIdentity,
+    key: tuple[str, ...],
+    before: list[Row | None],
+) -> None:
+    """Of any key, or none, also when it changes nothing; the old identity where it was another."""
+    table = made(spark_worker, tmp_path / "a [b]*", identity, key)
+    to = Writer(table)
+    to.change([], [row(1), row(2), row(3), row(4), row(5)])
+    version = to.change(
+        [row(4), row(1), row(2), row(3)],
+        [row(8, "inserted"), row(1), row(20, "moved"), row(3, "new")],
+        [None, 1, 2, 3],
+    )
+    gone = {"f": row(4), "n": None}.get(identity, key_of(4))
+    assert feed(spark_worker, table, (version, version)) == [
+        ("D", gone, None),
+        ("I", None, row(8, "inserted")),
+        ("U", before[0], row(1)),
+        ("U", before[1], row(20, "moved")),
+        ("U", before[2], row(3, "new")),
+    ]
+
+
 def test_inserts_that_follow_each_other_are_one_scan(
     spark_worker: SparkSession, tmp_path: Path
 ) -> None:

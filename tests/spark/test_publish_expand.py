@@ -101,7 +101,10 @@ class History:
         }
 
     def change(self) -> None:
-        """Take rows out and put rows in, some as they were, some under a key that was there."""
+        """Take rows out and put rows in, some as they were, some under a key that was there.
+
+        Half of the times the version says which row was which.
+        """
         r, rows = self.random, self.rows
         shown = {repr(row): row for row in r.sample(rows, min(len(rows), r.randrange(0, 9)))}
         gone = list(shown.values())
@@ -116,7 +119,12 @@ class History:
             if number not in taken:
                 come.append(self.row(number))
                 taken.add(number)
-        self.writer.change(gone, come)
+        of: list[int | None] | None = None
+        if r.random() < 0.5:
+            left = list(range(len(gone)))
+            of = [left.pop(r.randrange(len(left))) if left and r.random() < 0.7 else None
+                  for _ in come]  # fmt: skip
+        self.writer.change(gone, come, of)
         self.rows = kept + come
 
 
@@ -149,7 +157,8 @@ def test_node_and_spark_send_the_same(
     history.change()
     history.change()
     before = writer.at_head()
-    history.change()
+    for _ in range(4):
+        history.change()
     tables.restore(lambda: session, table.location, before.version or 0, "back")
     tables.truncate(writer.at_head(), "truncated")
     history.rows = []

@@ -33,6 +33,8 @@ from penstock.sql.translate.values import TEXTS
 from penstock.wire.rows import encode_rows
 
 AT_ONCE = 3
+STEPS = ("plans", "analysed_query", "writes", "scans", "query_schema")
+"""Of the node's schema: what queries and writes need."""
 """Queries that are compared at the same time: planning small ones keeps one core busy."""
 
 Rows = list[list[bytes | None]]
@@ -146,7 +148,7 @@ class Oracle:
             " (relid oid PRIMARY KEY, location text, version bigint, sole_writer text)"
         )
         for step in migrations():
-            if step.name.partition("_")[2] in ("plans", "analysed_query", "writes", "scans"):
+            if step.name.partition("_")[2] in STEPS:
                 self.conn.execute(step.text.encode())
 
     def compare_all(self, queries: Sequence[str]) -> dict[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replication connection as a bare socket, logged in: to send what no client would send."""
+"""A connection as a bare socket, logged in: to send what no client would send."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def status(lsn: int = 1) -> bytes:
 class RawStream:
     """libpq logs in; from then on the bytes are the test's."""
 
-    def __init__(self, info: str) -> None:
-        self._login = pq.PGconn.connect(f"{info} replication=database".encode())
+    def __init__(self, info: str, options: str = "replication=database") -> None:
+        self._login = pq.PGconn.connect(f"{info} {options}".encode())
         assert self._login.status == pq.ConnStatus.OK, self._login.error_message
         self.socket = socket.socket(fileno=os.dup(self._login.socket))
         self.socket.settimeout(60)

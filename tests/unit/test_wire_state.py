@@ -19,6 +19,12 @@ PATHS: dict[State, list[Event]] = {
     State.PIPELINE: [Event.STARTUP_PACKET, Event.LOGGED_IN, Event.EXTENDED],
     State.SKIPPING: [Event.STARTUP_PACKET, Event.LOGGED_IN, Event.EXTENDED, Event.FAILED],
     State.COPY_IN: [Event.STARTUP_PACKET, Event.LOGGED_IN, Event.COPY_STARTED],
+    State.COPY_EXTENDED: [
+        Event.STARTUP_PACKET,
+        Event.LOGGED_IN,
+        Event.EXTENDED,
+        Event.COPY_STARTED,
+    ],
     State.COPY_BOTH: [Event.STARTUP_PACKET, Event.LOGGED_IN, Event.STREAM_STARTED],
     State.CLOSED: [Event.LOST],
 }

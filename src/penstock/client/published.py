@@ -50,7 +50,7 @@ class PublishedTable:
 
     ``filter`` is an SQL condition over the publisher's column names, None for all rows.
     ``kind`` is pg_class.relkind.  ``estimated_rows`` is the publisher's own guess, None when it
-    has none.
+    has none.  ``unique``: columns of which no two rows have the same values, for each unique index.
     """
 
     relation: Relation
@@ -58,6 +58,11 @@ class PublishedTable:
     filter: str | None
     pieces: tuple[Piece, ...]
     estimated_rows: int | None
+    unique: tuple[frozenset[str], ...]
+
+    def keeps_apart(self, key: Sequence[str]) -> bool:
+        """Whether no two of its rows, none of them null there, have the same key."""
+        return any(names <= set(key) for names in self.unique)
 
 
 Connection = psycopg.Connection[Any]
@@ -97,7 +102,28 @@ def published_table(
     if condition is not None:
         kept = _kept(connection, pieces, condition)
         pieces = tuple(_scaled(piece, kept) for piece in pieces)
-    return PublishedTable(relation, kind, condition, pieces, _estimated_rows(connection, leaves))
+    return PublishedTable(
+        relation,
+        kind,
+        condition,
+        pieces,
+        _estimated_rows(connection, leaves),
+        _unique(connection, oid),
+    )
+
+
+_UNIQUE = """
+SELECT pg_catalog.array_agg(a.attname::pg_catalog.text)
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid
+    AND a.attnum = ANY ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = %s::pg_catalog.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+    AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid"""
+
+
+def _unique(connection: Connection, oid: int) -> tuple[frozenset[str], ...]:
+    rows = connection.execute(_UNIQUE, [oid]).fetchall()
+    return tuple(frozenset(names) for (names,) in rows)
 
 
 _PUBLISHED = (

@@ -19,6 +19,9 @@ Everything up to the LSN is in the ledger once the commit itself is, for which t
 no longer than the ledger needs to read what the caller has read.  It does not depend on which
 transactions are visible: one that waits for a synchronous standby is not, and is published.
 
+A prepared transaction is published at its PREPARE, when it is no commit and not in the ledger yet:
+by what held there, and what it has changed itself (``definitions_of_prepared``).
+
 Rows that no slot needs go with ``forget_definitions``.
 """
 
@@ -32,7 +35,14 @@ from typing import Any
 from penstock.change.publication import PublicationFacts
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.control.connect import ControlConnection
-from penstock.control.ledger import LEDGER_PATIENCE, wait_for_ledger
+from penstock.control.ledger import (
+    LEDGER_PATIENCE,
+    last_entry,
+    let_ledger_catch_up,
+    store_definitions,
+    wait_for_ledger,
+)
+from penstock.control.ledger_stream import LedgerEntry
 from penstock.control.publications import facts_of_rows
 from penstock.errors import WrongStateError
 from penstock.lsn import format_lsn, parse_lsn
@@ -149,6 +159,26 @@ def definitions_at(
             for oid, facts, schema in relations
         },
     )
+
+
+def definitions_of_prepared(
+    conn: ControlConnection,
+    names: Sequence[str],
+    versions: Mapping[int, int | None],
+    entry: LedgerEntry,
+    lake_root: Path,
+) -> Definitions:
+    """As ``definitions_at``, for a transaction that is prepared; ``conn`` is idle.
+
+    What it has changed is in nobody's history before it is committed, so for the question it is
+    put there and taken back.
+    """
+    if last_entry(conn) < entry.lsn:
+        let_ledger_catch_up(conn, "prepared")
+    with conn.transaction(force_rollback=True):
+        if entry.definitions:
+            store_definitions(conn, entry)
+        return definitions_at(conn, names, versions, entry.lsn, lake_root)
 
 
 def _relation(oid: int, facts: dict[str, Any], schema: str, parents: Mapping[int, Any]) -> Any:

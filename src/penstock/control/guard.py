@@ -65,6 +65,13 @@ class Guard:
         """Open the cursor ``penstock_written`` on a query, with the owner's rights."""
         return Call("SELECT penstock.open_written_rows($1, $2)", (self.secret, query))
 
+    def row_versions(self, relid: int, ctids: str) -> Call:
+        """What became of rows of a relation (schema/128_row_versions.sql); an array literal."""
+        return Call(
+            "SELECT * FROM penstock.row_versions($1, $2::oid, $3::pg_catalog.tid[])",
+            (self.secret, str(relid), ctids),
+        )
+
     def load_rows(self, statement: str, columns: str) -> Call:
         """Put rows into an empty relation; gives a bigint for each (schema/090_writes.sql)."""
         return Call(

@@ -17,6 +17,7 @@ is published only once the ledger has it.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -27,6 +28,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from penstock.control.address import ControlAddress
+from penstock.control.commits import RECORD_PREFIX, commit_record
 from penstock.control.connect import ControlConnection, connect
 from penstock.control.ledger_stream import (
     FEEDBACK_INTERVAL_S,
@@ -90,13 +92,58 @@ def wait_for_ledger(conn: ControlConnection, lsn: int, patience: float = LEDGER_
     deadline = time.monotonic() + patience
     while last_entry(conn) < lsn and (come_to := _confirmed(conn)) < lsn:
         if time.monotonic() > deadline:
-            raise ObjectInUseError(
-                "the ledger is behind the commit that is asked for",
-                detail=f"It has come to {format_lsn(come_to)}, and is to come to"
-                f" {format_lsn(lsn)}.",
-                hint="The node's log says whether the ledger has stopped, and why.",
-            )
+            raise _behind(come_to, lsn)
         time.sleep(_LOOK_AGAIN_S)
+
+
+def commit_of(conn: ControlConnection, xid: str, patience: float = LEDGER_PATIENCE) -> int | None:
+    """The LSN of the commit of a transaction that has just ended; None when it moved no table.
+
+    ObjectInUseError (55006) when the ledger has not come so far in ``patience`` seconds.
+    """
+    row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    end, deadline = parse_lsn(row[0]), time.monotonic() + patience
+    query = "SELECT lsn::text FROM penstock.commit WHERE xid = %s::xid8"
+    while True:
+        come_to = _confirmed(conn)
+        found = conn.execute(query, [xid]).fetchone()
+        if found is not None:
+            return parse_lsn(found[0])
+        if come_to >= end:
+            return None
+        if time.monotonic() > deadline:
+            raise _behind(come_to, end)
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _behind(come_to: int, wanted: int) -> ObjectInUseError:
+    return ObjectInUseError(
+        "the ledger is behind the commit that is asked for",
+        detail=f"It has come to {format_lsn(come_to)}, and is to come to {format_lsn(wanted)}.",
+        hint="The node's log says whether the ledger has stopped, and why.",
+    )
+
+
+def let_ledger_catch_up(
+    conn: ControlConnection, purpose: str, patience: float = LEDGER_PATIENCE
+) -> None:
+    """Commit a record that says nothing but ``purpose``, and wait until the ledger has come to it.
+
+    Then it has all that was in the WAL before.  ObjectInUseError as for ``wait_for_ledger``.
+    """
+    row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    with conn.transaction():
+        marked = conn.execute(
+            "SELECT id::text, pg_current_xact_id()::text FROM penstock.node"
+        ).fetchone()
+        assert marked is not None  # the schema's first step inserts it
+        record = commit_record(marked[0], marked[1], purpose, None, [])
+        conn.execute(
+            "SELECT pg_logical_emit_message(true, %s, %s)", [RECORD_PREFIX, json.dumps(record)]
+        )
+    wait_for_ledger(conn, parse_lsn(row[0]), patience)
 
 
 def _confirmed(conn: ControlConnection) -> int:
@@ -122,14 +169,16 @@ def commits_between(
 def versions_at(conn: ControlConnection, locations: Sequence[str], lsn: int) -> dict[str, int]:
     """The Delta versions that tables had after the commit at ``lsn``, by the names of folders.
 
-    Those that had no rows yet are absent.
+    Those that had no rows yet are absent.  A commit of several statements tells of a table several
+    times; the last one counts.
     """
     rows = conn.execute(
         "SELECT DISTINCT ON (t.moved->>'location')"
         " t.moved->>'location', (t.moved->>'version')::bigint"
-        " FROM penstock.commit c, jsonb_array_elements(c.tables) t (moved)"
+        " FROM penstock.commit c,"
+        " jsonb_array_elements(c.tables) WITH ORDINALITY t (moved, place)"
         " WHERE c.lsn <= %s::pg_lsn AND t.moved->>'location' = ANY (%s::text[])"
-        " ORDER BY 1, c.lsn DESC",
+        " ORDER BY 1, c.lsn DESC, t.place DESC",
         [format_lsn(lsn), list(locations)],
     ).fetchall()
     return dict(rows)
@@ -167,18 +216,33 @@ class Ledger:
                 last = entry.lsn
 
 
-def store(conn: ControlConnection, entry: LedgerEntry) -> None:
-    """Insert one entry with its definitions, in one transaction; durable on return."""
+def store_definitions(conn: ControlConnection, entry: LedgerEntry) -> None:
+    """Insert the definitions of one entry."""
     definitions = [
         {"kind": kind, "objid": objid, "facts": facts}
         for (kind, objid), facts in entry.definitions.items()
     ]
     conn.execute(
-        "WITH defined AS ("
-        " INSERT INTO penstock.definition (kind, objid, lsn, relid, facts)"
-        " SELECT d->>'kind', (d->>'objid')::oid, %(lsn)s::pg_lsn, (d->'facts'->>'relid')::oid,"
-        " nullif(d->'facts', 'null') FROM jsonb_array_elements(%(definitions)s) d)"
-        " INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
+        "INSERT INTO penstock.definition (kind, objid, lsn, relid, facts)"
+        " SELECT d->>'kind', (d->>'objid')::oid, %s::pg_lsn, (d->'facts'->>'relid')::oid,"
+        " nullif(d->'facts', 'null') FROM jsonb_array_elements(%s) d",
+        [format_lsn(entry.lsn), Jsonb(definitions)],
+    )
+
+
+def store(conn: ControlConnection, entry: LedgerEntry) -> None:
+    """Insert one entry with its definitions, in one transaction; durable on return."""
+    if not entry.definitions:
+        _store_commit(conn, entry)
+        return
+    with conn.transaction():
+        store_definitions(conn, entry)
+        _store_commit(conn, entry)
+
+
+def _store_commit(conn: ControlConnection, entry: LedgerEntry) -> None:
+    conn.execute(
+        "INSERT INTO penstock.commit (lsn, end_lsn, xid, time, purpose, origin, tables, ddl)"
         " VALUES (%(lsn)s::pg_lsn, %(end_lsn)s::pg_lsn, %(xid)s::xid8, %(time)s, %(purpose)s,"
         " %(origin)s, %(tables)s, %(ddl)s)",
         {
@@ -190,6 +254,5 @@ def store(conn: ControlConnection, entry: LedgerEntry) -> None:
             "origin": entry.origin,
             "tables": Jsonb(entry.tables),
             "ddl": Jsonb(entry.ddl),
-            "definitions": Jsonb(definitions),
         },
     )

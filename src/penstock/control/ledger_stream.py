@@ -71,13 +71,16 @@ class LedgerEntry:
     ddl: list[dict[str, Any]] = field(default_factory=list)
     definitions: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
     """By kind and OID, what the transaction left (100_definitions.sql); None: it is dropped."""
+    prepared: bool = False
+    """It is between PREPARE TRANSACTION and its end; ``lsn`` is that of PREPARE's record."""
 
     @classmethod
     def begun(cls, begin: bytes) -> LedgerEntry:
         """That of a transaction whose Begin or Begin Prepare has come."""
         form = _BEGIN if begin[:1] == b"B" else _BEGIN_PREPARE
         _, lsn, *_, micros, _ = form.unpack_from(begin)
-        return cls(lsn, 0, _POSTGRES_EPOCH + timedelta(microseconds=micros))
+        time = _POSTGRES_EPOCH + timedelta(microseconds=micros)
+        return cls(lsn, 0, time, prepared=form is _BEGIN_PREPARE)
 
     def add(self, message: bytes) -> None:
         """Take in one message of the transaction: a commit record, or what DDL changed.

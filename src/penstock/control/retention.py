@@ -12,14 +12,12 @@ that was dropped holds nothing.  The ledger's own never does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.control.catalog import committed_versions
-from penstock.control.commits import RECORD_PREFIX, commit_record
 from penstock.control.connect import ControlConnection
-from penstock.control.ledger import LEDGER_PATIENCE, last_entry, wait_for_ledger
+from penstock.control.ledger import LEDGER_PATIENCE, last_entry, let_ledger_catch_up
 from penstock.control.ledger_stream import LEDGER_NAME
 from penstock.lsn import format_lsn, parse_lsn
 
@@ -75,29 +73,13 @@ def needed_by_slots(conn: ControlConnection, patience: float = LEDGER_PATIENCE) 
     if oldest is None:
         return Needed(None, versions, dropped)
     # Tables and drops were read first: the ledger has come to whatever committed before that.
-    _let_ledger_catch_up(conn, patience)
+    let_ledger_catch_up(conn, "retention", patience)
     at = format_lsn(oldest)
     for relid, first in conn.execute(_FIRST_VERSIONS.encode(), [at]).fetchall():
         if relid in versions:
             versions[relid] = min(versions[relid], max(first - 1, 0))
     passed = conn.execute(_DROPPED_BEFORE.encode(), [dropped, at]).fetchall()
     return Needed(oldest, versions, [location for (location,) in passed])
-
-
-def _let_ledger_catch_up(conn: ControlConnection, patience: float) -> None:
-    """Commit a record that says nothing, and wait until the ledger has come to it."""
-    row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None
-    with conn.transaction():
-        marked = conn.execute(
-            "SELECT id::text, pg_current_xact_id()::text FROM penstock.node"
-        ).fetchone()
-        assert marked is not None  # the schema's first step inserts it
-        record = commit_record(marked[0], marked[1], "retention", None, [])
-        conn.execute(
-            "SELECT pg_logical_emit_message(true, %s, %s)", [RECORD_PREFIX, json.dumps(record)]
-        )
-    wait_for_ledger(conn, parse_lsn(row[0]), patience)
 
 
 def forgettable(conn: ControlConnection, needed: Needed, days: float) -> int:

@@ -178,6 +178,10 @@ class PublishedStream(Protocol):
         """
         ...
 
+    def prepared_ended(self) -> None:
+        """A prepared transaction was committed or rolled back; definitions may be others now."""
+        ...
+
     def close(self) -> None:
         """The stream has ended."""
         ...

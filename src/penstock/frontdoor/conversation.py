@@ -28,7 +28,7 @@ from penstock.sql.tokens import significant
 from penstock.wire import requests, responses
 from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Framing, Message
-from penstock.wire.state import CLIENT_EVENTS, ConnectionState, Event, State
+from penstock.wire.state import CLIENT_EVENTS, COPYING_IN, ConnectionState, Event, State
 
 _REPORTED = ("client_encoding", "standard_conforming_strings")
 """Settings by which a text of the client is read."""
@@ -169,7 +169,7 @@ class Conversation:
         if not exchange.wants_rows.is_set() or exchange.done.is_set():
             return
         self.state.on(Event.COPY_STARTED)
-        while self.state.now is State.COPY_IN:
+        while self.state.now in COPYING_IN:
             if exchange.done.is_set():
                 self.state.on(Event.FAILED)
             elif (message := self.framing.next()) is not None:
@@ -193,7 +193,7 @@ class Conversation:
         if message.kind in (requests.FLUSH, requests.SYNC):
             return  # COPY ignores them
         self.backend.pass_on(message)
-        if self.state.now is State.READY:
+        if self.state.now not in COPYING_IN:
             self.backend.link.write(requests.flush())  # COPY has ignored the one before its rows
         await self.backend.link.drain()
 

@@ -126,11 +126,6 @@ class ExtendedQueries:
         if len(parts) > 1:
             raise SqlSyntaxError("cannot insert multiple commands into a prepared statement")
         action, raw = await self._route(sql, parse.oids) if parts else Relay(), message.raw
-        if isinstance(action, WriteLake) and action.reads_client:
-            raise FeatureNotSupportedError(
-                "COPY into lake tables is not supported in the extended query protocol",
-                hint="Send it as a simple query, as psql and most drivers do.",
-            )
         if not parts:
             sql, raw = "", requests.parse(parse.name, b"", parse.oids)
         elif isinstance(action, Relay) and action.sql is not None:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from penstock.change.codes import row_codes
 from penstock.change.relation import Column, LakeTable, Relation
+from penstock.change.row_before import FILE_COLUMN, PLACE_COLUMN, ROW_BEFORE_FIELDS
 from penstock.change.schema import DELETE, INSERT, TRUNCATE, UPDATE, change_schema, row_type
 from penstock.errors import TableStateError
 from penstock.lake.feed import FeedPart, Placed
@@ -72,39 +73,76 @@ class ChangeReader:
         if part.kind == "truncate":
             yield self._told(TRUNCATE, np.array([part.place]))
         elif part.kind == "inserts":
-            for read in self._pieces(part.come):
+            for read in self._pieces(part.come, self._columns):
                 yield self._told(INSERT, read.seq, new=_struct(read.rows))
         elif part.kind == "deletes":
-            for read in self._pieces(part.gone):
+            for read in self._pieces(part.gone, self._columns):
                 yield self._deleted(read)
         else:
-            yield from self._paired(self._all(part.gone), self._all(part.come))
+            yield from self._paired(part)
 
     def _deleted(self, gone: _Read) -> pa.Table:
         return self._told(DELETE, gone.seq, old=self._identity(gone.rows))
 
-    def _paired(self, gone: _Read, come: _Read) -> Iterator[pa.Table]:
-        """Rows of one key are an UPDATE; without a key, equal rows are one that was carried."""
+    def _paired(self, part: FeedPart) -> Iterator[pa.Table]:
+        """D, then U and I; the columns of change/row_before.py tell what was what, else the key."""
+        gone = self._all(part.gone, self._columns)
+        come = self._all(part.come, pa.schema([*self._columns, *ROW_BEFORE_FIELDS]))
+        place = come.rows.column(PLACE_COLUMN)
+        told = place.null_count == 0 and len(come.seq) > 0
+        pair = self._pair_told(part, gone, come) if told else self._pair_by_key(gone, come)
+        come = _Read(come.rows.select(self._columns.names), come.seq)
+        deleted = np.setdiff1d(np.arange(len(gone.seq)), pair)
+        if len(deleted):
+            yield self._deleted(gone.take(deleted))
+        if not told:
+            kept = np.flatnonzero(~self._carried(gone, come, pair))
+            pair, come = pair[kept], come.take(kept)
+        if len(pair):
+            yield self._arrived(gone.rows, pair, come)
+
+    def _pair_told(self, part: FeedPart, gone: _Read, come: _Read) -> Ints:
+        """For each row that came the number of the row that it was, by its file; or -1."""
+        places = {each.rows.file.add["path"]: each.place for each in part.gone}
+        paths = come.rows.column(FILE_COLUMN).combine_chunks().dictionary_encode()
+        start = np.array([places.get(path, -1) for path in paths.dictionary.to_pylist()] + [-1])
+        file = paths.indices.fill_null(-1).to_numpy()
+        seq = start[file] + come.rows.column(PLACE_COLUMN).to_numpy()
+        at = np.minimum(np.searchsorted(gone.seq, seq), len(gone.seq) - 1)
+        inserted = file < 0
+        if not (inserted | ((start[file] >= 0) & (gone.seq[at] == seq))).all():
+            raise TableStateError(
+                "a row of a data file was updated from one that its version did not take out",
+                detail=f"Table with OID {self._table.relid}, version {part.version}.",
+            )
+        return np.where(inserted, -1, at)
+
+    def _pair_by_key(self, gone: _Read, come: _Read) -> Ints:
+        """The same by the table's key; without a key, equal rows are one that was carried."""
         before, after = self._pair_codes(gone, come)
         owner = np.full(int(max(before.max(initial=-1), after.max(initial=-1))) + 1, -1)
         owner[before] = np.arange(len(before))
-        pair = owner[after]
-        deleted = np.setdiff1d(np.arange(len(before)), pair)
-        if len(deleted):
-            yield self._deleted(gone.take(deleted))
-        updated = np.flatnonzero(pair >= 0)
-        carried = updated[_equal(gone.rows.take(pa.array(pair[updated])), come.take(updated).rows)]
-        kept = np.delete(np.arange(len(after)), carried)
-        if len(kept):
-            yield self._arrived(gone.rows, pair[kept], come.take(kept))
+        return owner[after]
+
+    def _carried(self, gone: _Read, come: _Read, pair: Ints) -> Any:
+        """Which rows that came are as they were."""
+        carried = pair >= 0
+        updated = np.flatnonzero(carried)
+        same = _equal(gone.rows.take(pa.array(pair[updated])), come.take(updated).rows)
+        carried[updated] = same
+        return carried
 
     def _arrived(self, gone: pa.Table, pair: Ints, come: _Read) -> pa.Table:
         """The I and U of rows that came; ``pair``: the place of the row that was before, or -1."""
         op = pa.array(np.where(pair < 0, INSERT, UPDATE))
+        before = gone.take(pa.array(pair, mask=pair < 0))
         old = None
         if self._table.identity == "f":
-            missing = pair < 0
-            old = _struct(gone.take(pa.array(np.where(missing, 0, pair), mask=missing)), missing)
+            old = _struct(before, pair < 0)
+        elif self._table.identity != "n" and self._table.key:
+            key = list(self._table.key)
+            same = (pair < 0) | _equal(before.select(key), come.rows.select(key))
+            old = None if same.all() else self._identity(before, same)
         return self._told(op, come.seq, old, _struct(come.rows))
 
     def _pair_codes(self, gone: _Read, come: _Read) -> tuple[Ints, Ints]:
@@ -119,11 +157,11 @@ class ChangeReader:
             codes = np.unique(codes, return_inverse=True)[1]
         return codes[: len(gone.seq)], codes[len(gone.seq) :]
 
-    def _identity(self, rows: pa.Table) -> Any:
+    def _identity(self, rows: pa.Table, missing: Any = None) -> Any:
         """What the replica identity carries of rows; None when there is none."""
         table = self._table
         if table.identity == "f":
-            return _struct(rows)
+            return _struct(rows, missing)
         if table.identity == "n" or not table.key:
             return None
         columns = [
@@ -131,7 +169,7 @@ class ChangeReader:
             else pa.nulls(rows.num_rows, field.type)
             for field in self._columns
         ]  # fmt: skip
-        return _struct(pa.table(columns, schema=self._columns))
+        return _struct(pa.table(columns, schema=self._columns), missing)
 
     def _told(self, op: Any, seq: Ints, old: Any = None, new: Any = None) -> pa.Table:
         count = len(seq)
@@ -146,25 +184,25 @@ class ChangeReader:
         ]
         return pa.table(columns, schema=self._schema)
 
-    def _all(self, placed: Sequence[Placed]) -> _Read:
-        pieces = list(self._pieces(placed))
+    def _all(self, placed: Sequence[Placed], columns: pa.Schema) -> _Read:
+        pieces = list(self._pieces(placed, columns))
         nothing = np.zeros(0, np.int64)
         return _Read(
-            pa.concat_tables([self._columns.empty_table(), *(each.rows for each in pieces)]),
+            pa.concat_tables([columns.empty_table(), *(each.rows for each in pieces)]),
             np.concatenate([nothing, *(each.seq for each in pieces)]),
         )
 
-    def _pieces(self, placed: Sequence[Placed]) -> Iterator[_Read]:
-        """The rows of files, in their order."""
+    def _pieces(self, placed: Sequence[Placed], columns: pa.Schema) -> Iterator[_Read]:
+        """The rows of files, in their order; null where a file has not a column."""
         location = self._table.location
         for rows, place in placed:
             wanted = rows.positions(location)
             with _opened(Path(location) / rows.file.path) as parquet:
-                for at, piece in self._rows_of(parquet, wanted):
+                for at, piece in self._rows_of(parquet, wanted, columns):
                     yield _Read(piece, at + place)
 
     def _rows_of(
-        self, parquet: pq.ParquetFile, wanted: Ints | None
+        self, parquet: pq.ParquetFile, wanted: Ints | None, columns: pa.Schema
     ) -> Iterator[tuple[Ints, pa.Table]]:
         """Rows of a file at these positions, or all, with their positions."""
         for group in range(parquet.num_row_groups):
@@ -176,7 +214,7 @@ class ChangeReader:
                 continue
             start = int(at[0])
             count = _piece_rows(parquet, group)
-            for piece in iter_group(parquet, group, self._names, self._columns, count):
+            for piece in iter_group(parquet, group, self._names, columns, count):
                 end = start + piece.num_rows
                 chosen = _between(here, start, end)
                 if len(chosen) == piece.num_rows:

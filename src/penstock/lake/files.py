@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.change.last_change import LAST_CHANGE
+from penstock.change.row_before import ROW_BEFORE
 
 FILE_BYTES = 256 * 1024 * 1024
 """Arrow bytes after which a writer begins another file; about a fifth of that on disk."""
@@ -44,6 +45,9 @@ SAMPLE_ROWS = 4096
 _STRING_PREFIX = 32
 _LAST_CHARACTER = "\U0010ffff"
 
+_HIDDEN = {*LAST_CHANGE, *ROW_BEFORE}
+"""Columns that Delta's schema does not have."""
+
 
 @dataclass(frozen=True)
 class WrittenFile:
@@ -59,10 +63,10 @@ class NewFile:
     """One Parquet file in the making; ``written`` describes it after the ``with`` block.
 
     ``schema`` is what is written, with the physical names of the table's columns, and who changed
-    the rows (change/last_change.py); ``sorted_by``
-    names columns by which the rows ascend, ``dictionary`` those whose values repeat (all may, by
-    default).  The file's name starts with ``prefix``; its row groups have ``group_rows`` rows.  The
-    file is removed when the block raises.
+    the rows (change/last_change.py), perhaps also what they were before (change/row_before.py);
+    ``sorted_by`` names columns by which the rows ascend, ``dictionary`` those whose values repeat
+    (all may, by default).  The file's name starts with ``prefix``; its row groups have
+    ``group_rows`` rows.  The file is removed when the block raises.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ def repetitive(rows: pa.Table) -> list[str]:
     return [
         field.name
         for number, field in enumerate(rows.schema)
-        if field.name in LAST_CHANGE
+        if field.name in _HIDDEN
         or (
             pa.types.is_string(field.type)
             and pc.count_distinct(sample.column(number)).as_py() < sample.num_rows // 2
@@ -157,7 +161,7 @@ def delta_stats(footer: Any, schema: pa.Schema) -> str:
     lowest: dict[str, str] = {}
     highest: dict[str, str] = {}
     nulls: dict[str, str] = {}
-    wanted = set(schema.names[:INDEXED_COLUMNS]).difference(LAST_CHANGE)
+    wanted = set(schema.names[:INDEXED_COLUMNS]).difference(_HIDDEN)
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     for index in range(footer.num_columns):
         name = footer.schema.column(index).path

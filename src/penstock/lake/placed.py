@@ -40,6 +40,10 @@ class Places:
     def __len__(self) -> int:
         return len(self.row)
 
+    def only(self, chosen: Ints) -> Places:
+        """Some of them, whose numbers ascend."""
+        return Places(self.paths, self.file[chosen], self.row[chosen])
+
     def by_path(self, chosen: Ints | slice = slice(None)) -> dict[str, Rows]:
         """The positions of some of them, ascending, by path."""
         file, row = self.file[chosen], self.row[chosen]
@@ -105,17 +109,25 @@ def without_gone(table: LakeTable, file: DataFile, rows: Ints) -> Ints:
     return rows[~np.isin(rows, gone, assume_unique=True)] if len(gone) else rows
 
 
-def read_pieces(table: LakeTable, places: Places) -> Iterator[pa.Table]:
-    """The rows at some places of a table, in their order, some thousand at a time."""
+def read_pieces(
+    table: LakeTable, places: Places, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows at some places of a table, in their order, some thousand at a time.
+
+    ``columns``: these of them, not all.
+    """
     if not len(places):
         return
     assert table.version is not None
     names = physical_names(table.location, table.version)
     files = data_files(table.location, table.version)
+    schema = arrow_schema(table)
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
     pending: list[pa.Table] = []
     for number, path in enumerate(places.paths):
         rows = places.row[places.file == number]
-        for part in _parts(table, files[path], names, rows):
+        for part in _parts(table, files[path], names, schema, rows):
             pending.append(part)
             if sum(each.num_rows for each in pending) >= PIECE_ROWS // 2:
                 yield from _pieces(pending)
@@ -125,10 +137,9 @@ def read_pieces(table: LakeTable, places: Places) -> Iterator[pa.Table]:
 
 
 def _parts(
-    table: LakeTable, file: DataFile, names: Mapping[str, str], rows: Ints
+    table: LakeTable, file: DataFile, names: Mapping[str, str], schema: pa.Schema, rows: Ints
 ) -> Iterator[pa.Table]:
     """Rows of a data file, those of one row group at a time."""
-    schema = arrow_schema(table)
     with open_file(Path(table.location) / file.path) as parquet:
         starts = np.concatenate([[0], np.cumsum(group_sizes(parquet))])
         borders = np.searchsorted(rows, starts)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from penstock.change.last_change import LAST_CHANGE_FIELDS
 from penstock.change.relation import LakeTable
+from penstock.change.row_before import ROW_BEFORE_FIELDS
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.files import FILE_BYTES, WrittenFile, write_file
 from penstock.lake.find import Hits, find_rows
@@ -29,6 +30,7 @@ from penstock.lake.placed import Places, places_of_hits, union
 from penstock.lake.session import GetSession
 from penstock.lake.settle import XactStatus, settle
 from penstock.lake.tables import append_files, arrow_schema, change_rows, create, truncate
+from penstock.lake.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class Change:
 
     ``gone`` has the ascending positions of rows by the path of their data file, ``rows`` what comes
     in the table's columns and types.  ``checked``: PostgreSQL has compared the keys of ``rows``
-    with those of all rows that stay.  ``truncates``: all rows go, and none comes.
+    with those of all rows that stay.  ``truncates``: all rows go, and none comes.  ``updates`` says
+    which of ``gone`` each of ``rows`` was; None when there are only inserts or deletes.
     """
 
     gone: Mapping[str, NDArray[np.uint64]]
     rows: pa.Table
     checked: bool = False
     truncates: bool = False
+    updates: Updates | None = None
 
     def __bool__(self) -> bool:
         return bool(self.gone) or self.rows.num_rows > 0 or self.truncates
@@ -92,11 +96,7 @@ def write_change(
     table; the other errors are those of ``settle``.
     """
     table = settle(session, table, xact_status, metadata)
-    if change.truncates:
-        version = truncate(table, metadata)
-        reach(Failpoint.WRITE_DELTA_COMMITTED)
-        return Written(version, version, False, "truncate")
-    if not change.checked:
+    if not (change.checked or change.truncates):
         for unique in uniques:
             asked, hits = _met(session, table, unique, change)
             if len(hits):
@@ -104,15 +104,19 @@ def write_change(
     created = table.version is None
     if created:
         table = dataclasses.replace(table, version=create(session, table, metadata))
-    assert table.version is not None
-    files = list(_files(table, change.rows))
-    if change.gone:
-        version = change_rows(table, change.gone, files, metadata)
-    else:
-        version = append_files(table, files, metadata)
+    version, kind = _commit(table, change, metadata)
     reach(Failpoint.WRITE_DELTA_COMMITTED)
-    kind = "merge" if change.gone else "append"
     return Written(version, 0 if created else version, created, kind)
+
+
+def _commit(table: LakeTable, change: Change, metadata: str) -> tuple[int, str]:
+    """The Delta commit: its version, and what it is in the commit record."""
+    if change.truncates:
+        return truncate(table, metadata), "truncate"
+    files = list(_files(table, change))
+    if change.gone:
+        return change_rows(table, change.gone, files, metadata), "merge"
+    return append_files(table, files, metadata), "append"
 
 
 def conflicting(
@@ -138,10 +142,13 @@ def _met(
     return asked, hits.only(stays)
 
 
-def _files(table: LakeTable, rows: pa.Table) -> Iterator[WrittenFile]:
+def _files(table: LakeTable, change: Change) -> Iterator[WrittenFile]:
     names = physical_names(table.location, table.version)
     physical = [names[field.name] for field in arrow_schema(table)]
-    rows = rows.rename_columns(physical)
+    rows = change.rows.rename_columns(physical)
+    if change.updates is not None:
+        for before, values in zip(ROW_BEFORE_FIELDS, change.updates.columns, strict=True):
+            rows = rows.append_column(before, values)
     # No subscription has written them, and their time is now: what a row's file says counts,
     # whatever else the commit does (lake/births.py).
     for field, value in zip(LAST_CHANGE_FIELDS, (None, time.time_ns() // 1000), strict=True):

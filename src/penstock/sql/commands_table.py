@@ -93,6 +93,7 @@ TREATMENTS: dict[str, Treatment] = {
         "LOCK",
         "MOVE",
         "NOTIFY",
+        "PREPARE TRANSACTION",
         "REINDEX",
         "RELEASE SAVEPOINT",
         "RESET",
@@ -260,7 +261,6 @@ REASONS: dict[str, str] = {
         _ONE,
     ),
     **dict.fromkeys(("ALTER EVENT TRIGGER", "CREATE EVENT TRIGGER", "DROP EVENT TRIGGER"), _NODE),
-    "PREPARE TRANSACTION": "A commit of the lake cannot be prepared.",
 }
 """Refused commands, with the sentence that becomes the error's DETAIL."""
 

@@ -72,13 +72,22 @@ def copy_rows(
         return b""
     if form.kind == "binary":
         return _binary(fields, rows, BINARY_HEADER if first else b"")
+    return _texts(fields, rows, form, _FRAME)
+
+
+def copy_lines(fields: Sequence[Field], rows: int, form: CopyFormat) -> bytes:
+    """Some rows in text or csv format, without messages around them: what COPY FROM reads."""
+    return _texts(fields, rows, form, 0) if rows else b""
+
+
+def _texts(fields: Sequence[Field], rows: int, form: CopyFormat, room: int) -> bytes:
     columns = [_Text(field, form, len(fields) == 1) for field in fields]
     sizes = np.zeros(rows, np.int64)
     for column in columns:
         column.add_sizes(sizes)
     if not columns:
         sizes += 1  # a row of no columns is an empty line
-    starts, at, out = _messages(sizes)
+    starts, at, out = _messages(sizes, room)
     if not columns:
         out[at] = _NEWLINE
     for number, column in enumerate(columns, 1):
@@ -168,13 +177,17 @@ def _binary(fields: Sequence[Field], rows: int, header: bytes) -> bytes:
     return out.tobytes()
 
 
-def _messages(sizes: Ints) -> tuple[Ints, Ints, Bytes]:
-    """Where messages of these sizes begin, where their content does, and the room for them."""
+def _messages(sizes: Ints, room: int = _FRAME) -> tuple[Ints, Ints, Bytes]:
+    """Where messages of these sizes begin, where their content does, and the room for them.
+
+    With ``room`` 0 instead of that for type and length there is the content alone.
+    """
     starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes + _FRAME, out=starts[1:])
+    np.cumsum(sizes + room, out=starts[1:])
     out = np.empty(starts[-1], np.uint8)
-    kernels.frame(starts, out)
-    return starts, starts[:-1] + _FRAME, out
+    if room:
+        kernels.frame(starts, out)
+    return starts, starts[:-1] + room, out
 
 
 def _message(content: bytes) -> bytes:

@@ -13,6 +13,7 @@ Out:  the next state, or ProtocolError when the event is not in the state's row.
     PIPELINE        messages of the extended protocol since the last Sync
     SKIPPING        one of them failed: all is ignored up to the next Sync
     COPY_IN         a COPY FROM STDIN that we carry out reads the client's rows
+    COPY_EXTENDED   one of a pipeline, which goes on after it
     COPY_BOTH       a replication stream; the client confirms positions
     CLOSED          final
 
@@ -40,6 +41,7 @@ class State(StrEnum):
     PIPELINE = "pipeline"
     SKIPPING = "skipping"
     COPY_IN = "copy in"
+    COPY_EXTENDED = "copy in of a pipeline"
     COPY_BOTH = "copy both"
     CLOSED = "closed"
 
@@ -70,6 +72,12 @@ S, E = State, Event
 
 _COPY_OUTSIDE = {E.COPY_ROWS, E.COPY_END}
 """PostgreSQL accepts and ignores these outside of COPY: the rows of one that failed."""
+
+_COPYING_IN = {
+    E.EXTENDED,  # Flush; the sender of any other is told so by the session
+    E.SYNC,
+    E.COPY_ROWS,
+}
 
 _NEGOTIATED = {
     E.STARTUP_PACKET: S.AUTHENTICATING,
@@ -111,6 +119,7 @@ _TRANSITIONS: dict[State, dict[Event, State]] = {
         E.SYNC: S.READY,
         **dict.fromkeys(_COPY_OUTSIDE, S.PIPELINE),
         E.FUNCTION_CALL: S.READY,
+        E.COPY_STARTED: S.COPY_EXTENDED,
         E.FAILED: S.SKIPPING,
         E.TERMINATE: S.CLOSED,
         E.LOST: S.CLOSED,
@@ -126,11 +135,16 @@ _TRANSITIONS: dict[State, dict[Event, State]] = {
         E.LOST: S.CLOSED,
     },
     S.COPY_IN: {
-        E.EXTENDED: S.COPY_IN,  # Flush; the sender of any other is told so by the session
-        E.SYNC: S.COPY_IN,
-        E.COPY_ROWS: S.COPY_IN,
+        **dict.fromkeys(_COPYING_IN, S.COPY_IN),
         E.COPY_END: S.READY,
         E.FAILED: S.READY,
+        E.TERMINATE: S.CLOSED,
+        E.LOST: S.CLOSED,
+    },
+    S.COPY_EXTENDED: {
+        **dict.fromkeys(_COPYING_IN, S.COPY_EXTENDED),
+        E.COPY_END: S.PIPELINE,
+        E.FAILED: S.SKIPPING,
         E.TERMINATE: S.CLOSED,
         E.LOST: S.CLOSED,
     },
@@ -160,6 +174,10 @@ CLIENT_EVENTS: Mapping[int, Event] = MappingProxyType(
     }
 )
 """Type byte of a client's message -> event."""
+
+
+COPYING_IN = frozenset({State.COPY_IN, State.COPY_EXTENDED})
+"""In which the client's rows are read."""
 
 
 class ConnectionState:

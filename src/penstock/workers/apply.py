@@ -259,8 +259,8 @@ class Applier:
         role = acting_role(self._connection, self._subscription, table.relid)
         texts = column_defaults(self._connection, table, _always_sent(work), role)
         defaults = values_from_text({**texts, **added}, table)
-        all_is_sent = self._published.all_is_sent(table.relid, work.from_lsn)
-        origin = self._subscription.origin_name if all_is_sent else None
+        known = self._published.all_is_sent(table.relid, work.from_lsn) and _apart(work, table)
+        origin = self._subscription.origin_name if known else None
         if table.kind == "r":
             return [Target(table.relid, work, None, (), defaults, origin, table)]
         parts = [
@@ -325,6 +325,17 @@ def _record(commit: Commit, table: LakeTable, applied: Applied, published: LakeT
 def _always_sent(work: TableWork) -> set[str]:
     """The columns that every row of a work has."""
     return set.intersection(*({c.name for c in file.relation.columns} for file in work.files))
+
+
+def _apart(work: TableWork, table: LakeTable) -> bool:
+    """Whether the publisher's identity lets no two rows have the same key of the lake's table."""
+    relations = [file.relation for file in work.files]
+    return not table.key or all(
+        each.identity in ("d", "i")
+        and any(column.key for column in each.columns)
+        and {column.name for column in each.columns if column.key} <= set(table.key)
+        for each in relations
+    )
 
 
 def _batch(work: TableWork) -> TableBatch:

@@ -25,7 +25,8 @@ from penstock.sql.nodes import parse_nodes
 from penstock.sql.translate.facts import needs
 
 _EXTRA = """
-SELECT a.attname, pg_get_expr(d.adbin, d.adrelid), a.attidentity <> '' OR a.attgenerated <> ''
+SELECT a.attname, pg_get_expr(d.adbin, d.adrelid),
+    CASE WHEN a.attidentity <> '' THEN 'IDENTITY' WHEN a.attgenerated <> '' THEN 'EXPRESSION' END
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s)
     AND (d.oid IS NOT NULL OR a.attidentity <> '')
@@ -47,13 +48,13 @@ def column_defaults(
     """
     rows = conn.execute(_EXTRA, [table.relid, list(published)]).fetchall()
     values = {}
-    for name, expression, by_row in rows:
-        if by_row or _varies(conn, expression):
+    for name, expression, made_by in rows:
+        if made_by or _varies(conn, expression):
             raise FeatureNotSupportedError(
                 f'column "{name}" of logical replication target relation'
                 f' "{table.schema}.{table.name}" is not published, and its default is not a'
                 " constant",
-                hint=f"ALTER TABLE ... ALTER COLUMN {quote_pg(name)} DROP DEFAULT.",
+                hint=f"ALTER TABLE ... ALTER COLUMN {quote_pg(name)} DROP {made_by or 'DEFAULT'}.",
             )
         with conn.transaction():
             conn.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))

@@ -76,13 +76,15 @@ def conflict(error: Exception) -> str | None:
     return None
 
 
-def record_error(
+def report_error(
     address: ControlAddress, subscription: Subscription, error: Exception, stage: Stage
 ) -> bool:
-    """Show, count, and disable; whether the subscription is disabled by it.
+    """Log, show, count, and disable; whether the subscription is disabled by it.
 
-    All in one transaction; logged when that fails.
+    All but the log in one transaction; it is logged when that fails.
     """
+    expected = isinstance(error, PenstockError | psycopg.Error)
+    log.error('subscription "%s": %s', subscription.name, error, exc_info=not expected and error)
     lost = isinstance(error, ConnectionLostError | psycopg.OperationalError)
     counts = stage is not Stage.CONNECT and not lost
     disables = counts and subscription.disable_on_error

@@ -15,6 +15,9 @@ yet be told of (control/retention.py), which is looked up before the lock is tak
 thread, so no rewrite waits for its swap; while an initial copy writes files into a table, nothing
 is removed from it.  Another program's uncommitted files are safe for as long as the retention, as
 Delta says.
+
+A table that a client's transaction has locked, perhaps a prepared one for days, is left alone after
+LOCK_TIMEOUT, and the others are seen to.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+
+from psycopg.errors import LockNotAvailable
 
 from penstock.control.catalog import committed_versions, lake_tables
 from penstock.control.commits import begin_commit
@@ -57,12 +62,17 @@ INTERVAL = 5.0
 """Seconds between two looks: at most so many batches' files wait beyond a tier's eight."""
 
 
+LOCK_TIMEOUT = 5
+"""Seconds that one table's lock is waited for."""
+
+
 def maintain(context: WorkerContext, stopping: threading.Event) -> None:
     """Look at the tables every INTERVAL until told to stop."""
     seen: dict[int, int | None] = {}
     settings = context.settings
     look_at = time.monotonic()
     with connect(context.control, application_name="penstock maintenance") as conn:
+        conn.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}s'".encode())
         while not stopping.wait(INTERVAL):
             for relid, version in committed_versions(conn).items():
                 if seen.get(relid) != version and not stopping.is_set():
@@ -111,9 +121,15 @@ def compact_table(
                 if version is not None:
                     commit.moved(now, version, [], "optimize", now.sole_writer)
                 reach(Failpoint.OPTIMIZE_BEFORE_COMMIT)
-        except (WrongStateError, TableStateError, ObjectInUseError, ConcurrentWriteError) as error:
-            # Dropped or written meanwhile, or with a head that cannot be settled: the others need
-            # not wait.
+        except (
+            WrongStateError,
+            TableStateError,
+            ObjectInUseError,
+            ConcurrentWriteError,
+            LockNotAvailable,
+        ) as error:
+            # Dropped, written or locked meanwhile, or with a head that cannot be settled: the
+            # others need not wait.
             log.info('table "%s.%s" is not compacted: %s', table.schema, table.name, error)
             discard(table, made)
             return
@@ -151,7 +167,7 @@ def vacuum_table(
                 remove_files(now, expired)
             remove_unneeded(now)
             cleaned = clean_log(now, needed_from)
-    except (PenstockError, OSError) as error:
+    except (PenstockError, OSError, LockNotAvailable) as error:
         log.warning('table "%s.%s" is not vacuumed: %s', table.schema, table.name, error)
         return
     if expired or cleaned:

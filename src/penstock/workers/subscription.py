@@ -6,15 +6,16 @@ Out:  lake commits; the origin's position; table states; the error that stopped 
 
 An attempt connects, checks the start-up contract, starts the receiver, and then goes round:
 
-    1  tables in i or d          start a table sync (one at a time, for all of them together)
+    1  tables in i or d          start a table sync (table_syncs.py)
     2  a table in f              catch up to the stream's position: state s
     3  a table in s, passed      state r
     4  staged segments           apply a batch, which advances the origin
     5  segments nobody needs     trim
 
 What is durable is durable in the control database (states, position) or in staging; an attempt
-keeps nothing that the next one does not find again.  Any error ends the attempt: it is logged and
+keeps nothing that the next one does not find again.  An error ends the attempt: it is logged and
 recorded (failures.py), and after a pause a new attempt begins, unless it disabled the subscription.
+Only a table that cannot be copied is no reason to end it (table_syncs.py).
 
 When a change of a batch cannot be applied, the transactions before its own are, as PostgreSQL would
 have; the next attempt tries that transaction alone, not together with all that waits behind it.
@@ -26,8 +27,6 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-
-import psycopg
 
 from penstock.apply.batch import TableBatch
 from penstock.apply.failing import CHANGE_ERRORS, FailedChangeError, first_commit
@@ -41,8 +40,7 @@ from penstock.control.catalog import (
     two_phase_enabled,
 )
 from penstock.control.connect import ControlConnection, connect
-from penstock.control.table_state import NEEDS_COPY, TableState
-from penstock.errors import PenstockError
+from penstock.control.table_state import TableState
 from penstock.lsn import format_lsn
 from penstock.staging.log import StagingLog
 from penstock.sync.work import (
@@ -60,11 +58,11 @@ from penstock.workers.failures import (
     Stage,
     add_context,
     forget_error,
-    record_error,
+    report_error,
 )
 from penstock.workers.reporting import WorkerReport, lsn_text
 from penstock.workers.retry import Backoff
-from penstock.workers.table_sync import TableSync
+from penstock.workers.table_syncs import TableSyncs
 
 log = logging.getLogger(__name__)
 
@@ -131,19 +129,12 @@ class SubscriptionWorker:
         log.info('the apply worker of subscription "%s" has stopped', self.subscription.name)
 
     def _failed(self, error: Exception, backoff: Backoff) -> None:
-        expected = isinstance(error, PenstockError | psycopg.Error)
-        log.error(
-            'subscription "%s": %s',
-            self.subscription.name,
-            error,
-            exc_info=None if expected else error,
-        )
         stage = Stage.CONNECT if self._attempt is None else self._attempt.stage
         if isinstance(error, FailedChangeError):
             if error.conflict is not None:
                 log_conflict(self.subscription.origin_name, *error.conflict)
             self._suspect_lsn = error.change.commit_lsn
-        if record_error(self._context.control, self.subscription, error, stage):
+        if report_error(self._context.control, self.subscription, error, stage):
             log.info(
                 'subscription "%s" has been disabled because of an error', self.subscription.name
             )
@@ -176,7 +167,8 @@ class Attempt:
         self._receiver = Receiver(
             _stream_options(context, subscription), self._staging, lambda: self._applied
         )
-        self._sync: TableSync | None = None
+        self._syncs = TableSyncs(context, subscription, self.wake)
+        self._failed_before = True
         self._passing = False
         self._pid = threading.get_native_id()
 
@@ -195,23 +187,21 @@ class Attempt:
                 applier.begin()
                 if enable_two_phase:
                     two_phase_enabled(connection, self._subscription.oid)
-                failed_before = True
                 while not self._stopping.is_set():
                     self._check_receiver()
                     if not enable_two_phase and self._may_enable_two_phase(connection):
                         log.info('the stream of "%s" begins again to enable two_phase', name)
                         return
                     did = self._round(connection, applier)
-                    if failed_before and self._sync is None:
+                    if self._failed_before and self._syncs.idle:
                         forget_error(connection, self._subscription.oid)
-                        failed_before = False
+                        self._failed_before = False
                     if not did:
                         pause = PASSING if self._passing else LOOK_AGAIN
                         self._staging.wait(self._applied, pause)
             finally:
                 self._receiver.stop()
-                if self._sync is not None:
-                    self._sync.stop()
+                self._syncs.stop()
 
     def wake(self) -> None:
         """Look at once at the tables' states, and at whether to stop."""
@@ -234,8 +224,7 @@ class Attempt:
             latest_end_time=status.latest_end_time,
             pending_since=_moment(waiting[0].commit_time_us) if waiting else None,
         )
-        sync = self._sync
-        return [apply] if sync is None else [apply, *sync.reports()]
+        return [apply, *self._syncs.reports()]
 
     def _check_receiver(self) -> None:
         """Raise what ended the stream; a value that cannot be held is an error of apply."""
@@ -257,29 +246,23 @@ class Attempt:
         """Do what there is to do; whether anything was."""
         self._end_sync()  # before the states are read: they must show what it did
         states = subscription_relations(connection, self._subscription.oid)
-        self._start_sync(states)
+        self._syncs.start(states, self._staging.end_lsn)
         if self._hand_over(states, applier):
             return True
         did = self._apply(connection, states, applier)
-        held = self._sync.held_position if self._sync is not None else None
-        self._staging.trim(trim_position(self._applied, states, held))
+        self._staging.trim(trim_position(self._applied, states, self._syncs.held_position))
         return did
 
     def _end_sync(self) -> None:
-        """Take note of the end of a table sync; raises the error that ended it."""
-        if self._sync is not None and not self._sync.running:
-            sync, self._sync = self._sync, None
-            self.stage = Stage.SYNC
-            sync.raise_error()
-
-    def _start_sync(self, states: Sequence[SubscriptionRelation]) -> None:
-        """Start a table sync when tables need one and none runs."""
-        waiting = [table for table in states if table.state in NEEDS_COPY]
-        if waiting and self._sync is None:
-            self._sync = TableSync(
-                self._context, self._subscription, waiting, self._staging.end_lsn, self.wake
-            )
-            self._sync.start()
+        """Take note of the end of a table sync; its error ends the attempt only if it disables."""
+        error = self._syncs.end()
+        if error is None:
+            return
+        self.stage = Stage.SYNC
+        if self._subscription.disable_on_error:
+            raise error
+        report_error(self._context.control, self._subscription, error, self.stage)
+        self._failed_before = True
 
     def _hand_over(self, states: Sequence[SubscriptionRelation], applier: Applier) -> bool:
         """Move copied tables to s and r; whether one moved.

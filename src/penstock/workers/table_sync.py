@@ -125,6 +125,7 @@ class TableSync:
         self._tables = {table.relid: table for table in tables}
         self._session = context.spark.own_session()
         self._known: dict[int, Known] = {}
+        self._apart: set[int] = set()  # tables whose key the publisher has, too
         self._rows: Counter[int] = Counter()
         self._estimates: dict[int, int | None] = {}
         self._stopping = threading.Event()
@@ -135,6 +136,11 @@ class TableSync:
     def running(self) -> bool:
         """Whether the copy still runs."""
         return not self._done.done()
+
+    @property
+    def relids(self) -> list[int]:
+        """The tables that are not in."""
+        return list(self._tables)
 
     def start(self) -> None:
         """Begin to copy."""
@@ -267,6 +273,8 @@ class TableSync:
         if table.relid in self._known:
             known = self._known[table.relid]
             self._known[table.relid] = replace(known, columns=frozenset(names))
+        if published.keeps_apart(lake.key):
+            self._apart.add(table.relid)
         role = acting_role(conn, self._subscription, lake.relid)
         defaults = column_defaults(conn, lake, names, role)
         clamp = self._subscription.mapping.clamps
@@ -311,12 +319,13 @@ class TableSync:
         )
 
     def _check_keys(self, tables: dict[int, LakeTable], copied: TableCopied) -> None:
-        """PostgreSQL's error for a copied row whose key a row of the table has already.
+        """PostgreSQL's error for a copied row whose key another row of the table has.
 
         The copy's files are removed then: the next attempt writes them again.
         """
+        apart = copied.target.relid in self._apart
         for leaf, files in copied.files.items():
-            twice = self._key_twice(tables[leaf], files)
+            twice = self._key_twice(tables[leaf], files, apart)
             if twice is not None:
                 for each, its in copied.files.items():
                     for file in its:
@@ -328,10 +337,11 @@ class TableSync:
                     where=f"COPY {table.name}",
                 )
 
-    def _key_twice(self, table: LakeTable, files: Sequence[WrittenFile]) -> str | None:
+    def _key_twice(self, table: LakeTable, files: Sequence[WrittenFile], apart: bool) -> str | None:
+        """``apart``: no two of the copied rows have the same key."""
         assert table.version is not None  # made when the copy began
         before = data_files(table.location, table.version)
-        if not table.key or not before:
+        if not table.key or (apart and not before):
             return None
         adds = [added(file)["add"] for file in files]
         after = before | {add["path"]: DataFile(add) for add in adds}

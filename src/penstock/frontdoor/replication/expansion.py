@@ -13,7 +13,8 @@ Out:  the same frames to the subscriber, with the lake's changes in place of com
     another message                    as it is, if it was asked for
     Commit                             the changes (expand), then Commit; nothing if there are none,
                                        but a keepalive, so that its position moves on
-    Begin Prepare, Prepare             the same, but sent even when empty: what follows names it
+    Begin Prepare, Prepare             the same, before it is committed; sent even when empty, as
+                                       what follows names it
     Commit or Rollback Prepared        as they are
     keepalive                          as it is
     anything else                      nothing: rows of the node's own tables, TRUNCATE of relations
@@ -144,6 +145,7 @@ class Expansion:
         elif kind in (messages.COMMIT, messages.PREPARE):
             await self._end_transaction(frame)
         elif kind in _AS_THEY_ARE:
+            self._thread.submit(self._published.prepared_ended)
             await self._send(replication.copy_data(frame))
 
     async def _take_message(self, frame: bytes) -> None:

@@ -7,6 +7,8 @@ That makes catalog queries cheap: they are relayed without planning them first. 
   adds those of each definition before the session that made it goes on, so before it commits.
 * Names are never taken away, so the set may hold too many: such a statement is only planned first.
 * Schemas do not matter, nor does search_path: equal names are enough.
+* What a transaction has named that was prepared before the node's start is not known until it is
+  committed.  While there is one (``knows_all`` is false), any name may be that of a lake table.
 * Temporary tables are not here (they hold no lake data), temporary views are (they may read it).
 
 ``may_name_any`` looks at raw words, without lexing: words in strings and comments count too.  For a
@@ -48,6 +50,10 @@ WHERE c.oid IN (SELECT e.relid FROM penstock.ddl_event e
                 WHERE e.xid = pg_catalog.pg_current_xact_id_if_assigned() AND NOT e.dropped)
    OR (c.relnamespace = pg_catalog.pg_my_temp_schema() AND c.relkind = 'v')"""
 
+_PREPARED = """
+SELECT x.gid FROM pg_catalog.pg_prepared_xacts x
+WHERE x.database = pg_catalog.current_database()"""
+
 
 class KnownNames:
     """The set; one for a node, used from its event loop only."""
@@ -59,6 +65,12 @@ class KnownNames:
         """Functions of the schema penstock that clients do not call -> their fewest arguments."""
         self._words: set[str] = set()
         self._any_long = False
+        self._prepared: set[str | None] = set()
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether a name that is not in the set is certainly not that of a user relation."""
+        return not self._prepared
 
     def add(self, name: str, *, is_view: bool = False) -> None:
         """Add the name of a relation, as pg_class has it."""
@@ -74,7 +86,7 @@ class KnownNames:
 
         True is the safe answer: it may be wrong, False never is.
         """
-        if self._any_long or _UNICODE_NAME in sql:
+        if self._prepared or self._any_long or _UNICODE_NAME in sql:
             return True
         words = set(_WORD.findall(fold(sql)))
         if "" in self._words and '"' in sql:
@@ -83,6 +95,7 @@ class KnownNames:
 
     def load(self, conn: psycopg.Connection[Any]) -> None:
         """Take the names of all relations that there are; before the first client is let in."""
+        self._prepared = {gid for (gid,) in conn.execute(_PREPARED)}  # first: one may be committed
         self._take(conn.execute(_USER_RELATIONS))
         functions = dict(conn.execute(_NODE_FUNCTIONS).fetchall())
         self.node_functions = {
@@ -92,6 +105,12 @@ class KnownNames:
     async def take_changes(self, backend: Backend) -> None:
         """Take the names that the current transaction's definitions brought."""
         self._take(await backend.query(_CHANGED_RELATIONS))
+
+    async def prepared_ended(self, backend: Backend) -> None:
+        """Take the names that came with transactions that were prepared before the start."""
+        still = {gid for (gid,) in await backend.query(_PREPARED)}
+        self._take(await backend.query(_USER_RELATIONS))
+        self._prepared &= still
 
     def _take(self, rows: Iterable[Sequence[str | None]]) -> None:
         for name, kind in rows:

@@ -15,8 +15,8 @@ from penstock.frontdoor.routing.plans import Plan, PlanRelation, refuse_foreign
 from penstock.sql.commands import Command, analyzes, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
 
-_NODE_SCHEMA = "penstock"
-_DUMP_HINT = "Run pg_dump with --exclude-schema=penstock."
+_NODE_SCHEMAS = ("penstock", "penstock_query")
+_DUMP_HINT = "Run pg_dump with --exclude-schema='penstock*'."
 
 _UNDONE = re.compile(
     "set_config|pg_notify|pg_logical_emit_message|pg_(try_)?advisory_xact_lock(_shared)?"
@@ -24,6 +24,9 @@ _UNDONE = re.compile(
 )
 """Functions that do something which a rollback takes back."""
 
+_SUBSCRIPTIONS_CHANGED = """
+SELECT FROM penstock.ddl_event WHERE object_type = 'subscription'
+    AND xid = pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1"""
 _MAY_INSERT = "SELECT pg_catalog.has_any_column_privilege($1::pg_catalog.oid, 'INSERT')"
 
 
@@ -121,18 +124,30 @@ def refuse_node_schema(command: Command) -> None:
     tokens = command.tokens
     of_schema = command.name.endswith(" SCHEMA")
     for index, token in enumerate(tokens):
-        if token.name != _NODE_SCHEMA:
+        if token.name not in _NODE_SCHEMAS:
             continue
         previous = tokens[index - 1].word if index else ""
         qualifies = index + 1 < len(tokens) and tokens[index + 1].text == "."
         is_schema = previous == "schema" or (of_schema and previous not in _BEFORE_ROLE)
         if qualifies or is_schema:
             raise PenstockError(
-                'permission denied for schema "penstock"',
+                f'permission denied for schema "{token.name}"',
                 detail="It belongs to the node.",
                 hint=_DUMP_HINT if command.name == "LOCK" else None,
                 sqlstate="42501",
             )
+
+
+async def refuse_prepared_subscriptions(backend: Backend) -> None:
+    """Refuse PREPARE TRANSACTION behind subscription commands.
+
+    What the node does around them is done when the session's transaction ends.
+    """
+    if await backend.query(_SUBSCRIPTIONS_CHANGED):
+        raise FeatureNotSupportedError(
+            "PREPARE TRANSACTION of a transaction that has changed a subscription is not supported",
+            hint="Change subscriptions in a transaction that is not prepared.",
+        )
 
 
 _BEFORE_ROLE = ("to", "authorization")

@@ -58,6 +58,7 @@ from penstock.frontdoor.routing.refusals import (
     refuse_extension,
     refuse_lake,
     refuse_node_schema,
+    refuse_prepared_subscriptions,
     refuse_row_security,
 )
 from penstock.sql.commands import (
@@ -80,6 +81,7 @@ from penstock.sql.tokens import Kind, Token, depends_on_backslashes, fold
 
 _QUERY_START = re.compile(r"[\s(]*(select|with|values|table)\b")
 _WRITING_WORDS = frozenset({"insert", "update", "delete", "merge"})
+_END_PREPARED = ("COMMIT PREPARED", "ROLLBACK PREPARED")
 _SLOW_WORDS = GUARDED_NAMES | _WRITING_WORDS | {"into", FUNCTION}
 
 Ended = Callable[[bool], Awaitable[None]]
@@ -163,13 +165,18 @@ class StatementRouter:
             check = check_set if command.name == "SET" else check_embedded_set
             check(command.rest)
             return Relay()
+        if command.name == "PREPARE TRANSACTION":
+            await refuse_prepared_subscriptions(backend)
+        if command.name in _END_PREPARED and not self.names.knows_all:
+            return Relay(after=self.names.prepared_ended)
         refuse_node_schema(command)
         return self._definition(command) if treatment is Treatment.DDL else Relay()
 
     async def _query(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
         identifiers = {token.name for token in command.tokens}
         words = {token.word for token in command.tokens}
-        if _WRITING_WORDS.isdisjoint(words) and self.names.names.isdisjoint(identifiers):
+        names_none = self.names.knows_all and self.names.names.isdisjoint(identifiers)
+        if names_none and _WRITING_WORDS.isdisjoint(words):
             return Relay()
         plan = await explain(backend, command, oids)
         if plan.targets:
@@ -185,7 +192,7 @@ class StatementRouter:
                 "locking rows of lake tables is not supported",
                 detail=f"The query has FOR UPDATE or FOR SHARE on {lake[0]}.",
             )
-        uses_view = not self.names.views.isdisjoint(identifiers)
+        uses_view = not (self.names.knows_all and self.names.views.isdisjoint(identifiers))
         for relation in lake:
             refuse_row_security(relation, uses_view)
         return RunOnLake(command.sql, tuple(relation.oid for relation in lake))

@@ -6,7 +6,8 @@ Out:  the relations have every row that can count for the statement; which row h
 
 A small table is put in as a whole.  Of the others the rows that the statement's scans want are
 chosen (narrowing.py, lake/chosen.py).  A table whose rows must match those of another one comes
-after it; when all wait for each other, or nothing is known of them, the smallest is put in whole.
+after it, unless that is a temporary one, which has its rows; when all wait for each other, or
+nothing is known of them, the smallest is put in whole.
 The target of ON CONFLICT is in no scan: its rows come when the statement has run once, and its keys
 are known (writer.py).
 """
@@ -28,7 +29,7 @@ from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.backend import ControlBackend
 from penstock.frontdoor.writing.cursors import read_relation
 from penstock.frontdoor.writing.narrowing import Matched, Narrowed
-from penstock.frontdoor.writing.write_targets import CTID, Target
+from penstock.frontdoor.writing.write_targets import CTID, Target, distinct_values
 from penstock.lake.chosen import Wanted, choose
 from penstock.lake.placed import Places, places_of, read_pieces, table_size, union
 from penstock.lake.reading import Ints
@@ -116,17 +117,23 @@ class Loader:
         columns = {column.name: column for column in target.table.columns}
         asked = list(scan.wanted.asked)
         for matched in scan.matched:
-            if matched.relid in self.loaded:
-                keys = await self._keys(self._targets[matched.relid], matched)
+            if matched.temporary is not None or matched.relid in self.loaded:
+                keys = await self._keys(matched)
                 asked.append(_as_columns(keys, [columns[name] for name in matched.columns]))
         return replace(scan.wanted, asked=tuple(asked))
 
-    async def _keys(self, target: Target, matched: Matched) -> pa.Table:
-        by_number = {column.attnum: column for column in target.table.columns}
-        columns = [by_number[number] for number in matched.theirs]
-        return await read_relation(
-            self._backend, self._guard, target.distinct(columns), columns, target.name
-        )
+    async def _keys(self, matched: Matched) -> pa.Table:
+        """The values of the other table's columns."""
+        if matched.temporary is not None:
+            source = matched.temporary
+            columns = [source.columns[number] for number in matched.theirs]
+            query, name = distinct_values(source.quoted, columns), source.name
+        else:
+            target = self._targets[matched.relid]
+            by_number = {column.attnum: column for column in target.table.columns}
+            columns = [by_number[number] for number in matched.theirs]
+            query, name = target.distinct(columns), target.name
+        return await read_relation(self._backend, self._guard, query, columns, name)
 
     async def _put(self, target: Target, places: Places, whole: bool) -> None:
         """Put the rows at some places into a relation."""

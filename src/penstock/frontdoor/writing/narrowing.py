@@ -8,8 +8,8 @@ The planner's conditions are SQL.  Each is analysed again in the client's sessio
 query of its table alone, so that names, types and collations are PostgreSQL's; what then is no
 plain condition and has no exact translation, or fails, is left out.  So is what calls
 ``statement_timestamp()``, which will be later.  A condition that names another scan too is of use
-when it is an equality of their columns: with a lake table, whose rows are put in first, or with a
-list of constants (listed.py).
+when it is an equality of their columns: with a lake table, whose rows are put in first, with a
+temporary table, which has its rows, or with a list of constants (listed.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change.relation import LakeTable
+from penstock.change.relation import LakeColumn, LakeTable
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend, Parameter, WriteLake
 from penstock.frontdoor.reading.catalog import CatalogReader
@@ -51,17 +51,46 @@ _ANALYSED = """
 SELECT tree FROM pg_catalog.unnest(penstock.analysed_each(
     ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json)),
     $2::pg_catalog.oid[])) AS t (tree)"""
+_TEMPORARY_SCHEMA = "pg_temp"
+"""As a plan calls the session's own."""
+
+_TEMPORARY = """
+SELECT c.relname, c.oid::pg_catalog.text, pg_catalog.json_agg(pg_catalog.json_build_array(
+    a.attnum, a.attname, a.atttypid::pg_catalog.int8, a.atttypmod, a.attnotnull))
+FROM pg_catalog.json_array_elements_text($1::pg_catalog.json) AS t (name)
+JOIN pg_catalog.pg_class c
+    ON c.relnamespace = pg_catalog.pg_my_temp_schema() AND c.relname = t.name
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+GROUP BY c.relname, c.oid"""
 _NO_VALUE = Expr("", 0)
 _TOO_EARLY = "statement_timestamp()"
 
 
 @dataclass(frozen=True)
+class TemporaryTable:
+    """A table of the session, which has its rows; ``columns`` by attnum."""
+
+    relid: int
+    name: str
+    columns: Mapping[int, LakeColumn]
+
+    @property
+    def quoted(self) -> str:
+        """The name, for a statement."""
+        return quote_pg_qualified(_TEMPORARY_SCHEMA, self.name)
+
+
+@dataclass(frozen=True)
 class Matched:
-    """Columns of a scan's table that must equal columns of a row of another table (its OID)."""
+    """Columns of a scan's table that must equal columns of a row of another table (its OID).
+
+    That is a lake table whose rows the statement needs, or ``temporary``.
+    """
 
     relid: int
     columns: tuple[str, ...]
     theirs: tuple[int, ...]
+    temporary: TemporaryTable | None = None
 
 
 @dataclass(frozen=True)
@@ -110,11 +139,12 @@ class Narrowing:
         self._scans = [
             scan
             for scan in write.scans
-            if not scan.name or (scan.schema, scan.name) in self._tables
+            if not scan.name or self._is_lake(scan) or scan.schema == _TEMPORARY_SCHEMA
         ]
         self._by_alias = {scan.alias: scan for scan in self._scans}
         self._kinds = "{}"
         self._listed: dict[str, Listed] = {}
+        self._temporary: dict[str, TemporaryTable] = {}
 
     async def scans(self, parameters: Sequence[Parameter]) -> dict[int, list[Narrowed]]:
         """By OID of the table what each scan of it wants; a table without any is not read."""
@@ -122,6 +152,7 @@ class Narrowing:
         self._kinds = "{" + ",".join(str(each.type_oid) for each in parameters) + "}"
         questions = self._questions()
         statement = await self._ask(questions)
+        self._temporary = await self._temporary_tables()
         trees = [each.tree for each in questions if each.tree is not None]
         facts, settings = await self._catalog.facts(self._backend, [*trees, statement])
         values = await known_values(self._backend, parameters)
@@ -138,7 +169,7 @@ class Narrowing:
                 reader = _Reader(table, question.tree, facts, expressions)
                 self._take(reader, question, parts[question.scan])
         for scan, each in zip(self._scans, parts, strict=True):
-            if scan.name:
+            if self._is_lake(scan):
                 table = self._table(scan)
                 found[table.relid].append(self._narrowed(table, each))
         if self._write.on_conflict and statement is not None:
@@ -147,6 +178,23 @@ class Narrowing:
             for relid, keys in proposed_keys(statement, self._targets, facts, constants):
                 found[relid].append(Narrowed(Wanted((keys,))))
         return found
+
+    def _is_lake(self, scan: Scan) -> bool:
+        return (scan.schema, scan.name) in self._tables
+
+    async def _temporary_tables(self) -> dict[str, TemporaryTable]:
+        names = {scan.name for scan in self._scans if scan.schema == _TEMPORARY_SCHEMA}
+        if not names:
+            return {}
+        rows = await self._backend.query(_TEMPORARY, [json.dumps(sorted(names))])
+        return {
+            name or "": TemporaryTable(
+                int(oid or 0),
+                name or "",
+                {each[0]: LakeColumn(*each) for each in json.loads(columns or "[]")},
+            )
+            for name, oid, columns in rows
+        }
 
     def _table(self, scan: Scan) -> LakeTable:
         return self._tables[scan.schema, scan.name]
@@ -159,20 +207,21 @@ class Narrowing:
             frozenset(parts.plain_columns),
             " AND ".join(f"({each})" for each in parts.predicates) if parts.needs_spark else None,
         )
-        matched = [
-            Matched(
-                self._table(self._by_alias[alias]).relid,
-                tuple(name for name, _ in pairs),
-                tuple(number for _, number in pairs),
-            )
-            for alias, pairs in parts.matched.items()
-        ]
-        return Narrowed(wanted, tuple(matched))
+        matched = (self._matched(alias, pairs) for alias, pairs in parts.matched.items())
+        return Narrowed(wanted, tuple(each for each in matched if each is not None))
+
+    def _matched(self, alias: str, pairs: Sequence[tuple[str, int]]) -> Matched | None:
+        columns, theirs = (tuple(each) for each in zip(*pairs, strict=True))
+        scan = self._by_alias[alias]
+        if self._is_lake(scan):
+            return Matched(self._table(scan).relid, columns, theirs)
+        table = self._temporary.get(scan.name)
+        return None if table is None else Matched(table.relid, columns, theirs, table)
 
     def _questions(self) -> list[_Question]:
         questions = []
         for number, scan in enumerate(self._scans):
-            for condition in scan.conditions if scan.name else ():
+            for condition in scan.conditions if self._is_lake(scan) else ():
                 others = condition.names - {scan.alias, scan.parent}
                 other = self._by_alias.get(next(iter(others))) if len(others) == 1 else None
                 if not others or other is not None:

@@ -63,12 +63,12 @@ class Target:
         """The qualified name, for errors."""
         return f"{self.table.schema}.{self.table.name}"
 
-    def new_rows(self, command: int) -> str:
+    def new_rows(self, command: int, *, named: bool) -> str:
         """The query of the rows that a later command than this has put in: the table's columns.
 
-        -1 stands for none.
+        -1 stands for none.  ``named``: and CTID.
         """
-        items = [_read_form(column) for column in self.table.columns]
+        items = [_read_form(column) for column in self.table.columns] + [_CTID] * named
         query = f"SELECT {', '.join(items)} FROM ONLY {self._quoted}"
         return f"{query} WHERE {_COMMAND} > {command:d}" if command >= 0 else query
 
@@ -83,9 +83,7 @@ class Target:
 
     def distinct(self, columns: Sequence[LakeColumn]) -> str:
         """The query of the different values, none of them null, of some columns."""
-        items = ", ".join(_read_form(column) for column in columns)
-        known = " AND ".join(f"{quote_pg(column.name)} IS NOT NULL" for column in columns)
-        return f"SELECT DISTINCT {items} FROM ONLY {self._quoted} WHERE {known}"
+        return distinct_values(self._quoted, columns)
 
     @property
     def loading(self) -> str:
@@ -116,6 +114,13 @@ class Target:
     @property
     def _quoted(self) -> str:
         return quote_pg_qualified(self.table.schema, self.table.name)
+
+
+def distinct_values(quoted: str, columns: Sequence[LakeColumn]) -> str:
+    """The query of the different values, none of them null, of some columns of a relation."""
+    items = ", ".join(_read_form(column) for column in columns)
+    known = " AND ".join(f"{quote_pg(column.name)} IS NOT NULL" for column in columns)
+    return f"SELECT DISTINCT {items} FROM ONLY {quoted} WHERE {known}"
 
 
 def _read_form(column: LakeColumn) -> str:

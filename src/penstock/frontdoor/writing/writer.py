@@ -56,10 +56,11 @@ from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.frontdoor.writing.cursors import read_relation
 from penstock.frontdoor.writing.loading import FEW_ROWS, NOTHING, Loaded, Loader
 from penstock.frontdoor.writing.narrowing import Narrowed, Narrowing
+from penstock.frontdoor.writing.versions import rows_before
 from penstock.frontdoor.writing.write_targets import CTID, Target, read_targets
 from penstock.lake.placed import Places, table_size
 from penstock.lake.session import Spark
-from penstock.lake.vectors import Rows
+from penstock.lake.updates import Updates, ordered_updates
 from penstock.lake.writes import (
     Change,
     DuplicateKeyError,
@@ -112,13 +113,18 @@ class LakeWriter:
         control: ControlAddress,
         lake_root: Path,
         most_rows: int,
+        scratch: Path,
     ) -> None:
-        """``most_rows`` of lake tables may be put into relations for one statement."""
+        """``most_rows`` of lake tables may be put into relations for one statement.
+
+        Rows that it has made wait in the folder ``scratch`` when they are many.
+        """
         self._spark = spark
         self._guard = guard
         self._control = control
         self._lake_root = lake_root
         self._most_rows = most_rows
+        self._scratch = scratch
         self._catalog = CatalogReader()
         self._vacuuming: set[asyncio.Task[None]] = set()
 
@@ -221,7 +227,7 @@ class LakeWriter:
         everything = [
             (target, Change({}, read_rows([], target.table.columns, ""), truncates=True))
             for target in targets
-            if target.table.version is not None
+            if target.table.columns
         ]
         await self._keep(backend, everything)
         return answer
@@ -235,7 +241,7 @@ class LakeWriter:
             raise
         targets = read_targets(json.loads(text or "[]"), self._lake_root)
         for target in targets:
-            if not target.table.columns:  # Delta knows no rows without values
+            if not (target.table.columns or write.truncates):  # Delta knows no rows without values
                 raise FeatureNotSupportedError(
                     f'rows of lake table "{target.name}", which has no columns, are not supported'
                 )
@@ -256,16 +262,26 @@ class LakeWriter:
         self, backend: ControlBackend, target: Target, loaded: Loaded | None
     ) -> Change:
         """What the statement has done to a relation."""
-        loaded = loaded or NOTHING
-        old, new = target.old_rows(loaded.command), target.new_rows(loaded.command)
-        columns, name = target.table.columns, target.name
-        rows = await read_relation(backend, self._guard, new, columns, name)
-        gone: Mapping[str, Rows] = {}
+        loaded, name, columns = loaded or NOTHING, target.name, target.table.columns
+        chosen = np.zeros(0, np.int64)
         if len(loaded.places):
+            old = target.old_rows(loaded.command)
             left = await read_relation(backend, self._guard, old, [CTID], name)
             chosen = np.flatnonzero(~np.isin(loaded.ctids, left.column(0).to_numpy()))
-            gone = loaded.places.by_path(chosen)
-        return Change(gone, rows, checked=loaded.whole)
+        named = len(chosen) > 0
+        new = target.new_rows(loaded.command, named=named)
+        wanted = [*columns, CTID] if named else columns
+        rows = await read_relation(backend, self._guard, new, wanted, name, self._scratch)
+        gone = loaded.places.only(chosen)
+        updates = None
+        if named:
+            ctids, rows = rows.column(len(columns)).to_numpy(), rows.select(range(len(columns)))
+            if len(ctids):
+                of = await rows_before(backend, self._guard, target, loaded.ctids[chosen], ctids)
+                rows, updates = await asyncio.to_thread(
+                    ordered_updates, target.table, rows, Updates(gone, of)
+                )
+        return Change(gone.by_path(), rows, checked=loaded.whole, updates=updates)
 
     async def _keep(
         self, backend: ControlBackend, changes: Sequence[tuple[Target, Change]]
@@ -326,7 +342,7 @@ class LakeWriter:
         name = quote_pg_qualified(table.schema, table.name)
         try:
             with connect(self._control, application_name="penstock vacuum") as conn:
-                conn.execute(f"VACUUM {name}".encode())
+                conn.execute(f"VACUUM (SKIP_LOCKED) {name}".encode())
         except (psycopg.Error, PenstockError) as error:  # autovacuum does it later
             log.info("relation %s is not vacuumed now: %s", name, error)
 
