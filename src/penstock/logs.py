@@ -46,12 +46,23 @@ _SECRETS = (
     re.compile(r"(postgres(?:ql)?://[^\s:/@]*:)[^\s@]+(?=@)", re.IGNORECASE),
 )
 
+# All but the tab; with the separators that str.splitlines knows.
+_CONTROLS = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
 
 def mask_passwords(text: str) -> str:
     """The same text with every password that it shows replaced by a mask."""
     for secret in _SECRETS:
         text = secret.sub(rf"\g<1>{MASK}", text)
     return text
+
+
+def printable(text: str, newline: str = r"\n") -> str:
+    """A text that stays in its line on any terminal: names may hold any character.
+
+    Control characters and separators of lines become escapes, a line feed ``newline``.
+    """
+    return _CONTROLS.sub(lambda found: newline if found[0] == "\n" else ascii(found[0])[1:-1], text)
 
 
 def setup_logging(path: Path, level: str) -> None:
@@ -88,7 +99,7 @@ class _MaskingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The whole entry with its traceback; lines after the first start with a tab."""
-        return mask_passwords(super().format(record)).replace("\n", "\n\t")
+        return printable(mask_passwords(super().format(record)), newline="\n\t")
 
 
 class _PrivateFileHandler(RotatingFileHandler):

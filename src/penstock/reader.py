@@ -32,12 +32,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 from itertools import groupby, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
 
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
@@ -53,20 +52,15 @@ from penstock.control.definitions import changed_between, definitions_at, leaves
 from penstock.control.functions import read_functions
 from penstock.control.ledger import commits_between, last_entry, versions_at, wait_for_ledger
 from penstock.errors import InvalidParameterError, WrongStateError
-from penstock.lake.changes import commit_changes
 from penstock.lake.query import filter_session
 from penstock.lake.session import Spark, scratch_folder
 from penstock.lake.tables import read
 from penstock.lsn import format_lsn, parse_lsn
 from penstock.names import quote_spark
-from penstock.publish.plan import plan_relation
-from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
+from penstock.publish.expand import Published, publish
+from penstock.publish.frames import ChangeFrames, Commit, PublishedFrame
 from penstock.running import find_front_door
-from penstock.sql.translate.facts import needs
 from penstock.transaction import Transaction, table_name, transaction_on
-
-_SEQ_OF_TABLE = 1 << 40
-"""A commit's changes in several tables have ``seq`` in ranges of this size."""
 
 Lsn = int | str
 
@@ -105,30 +99,6 @@ def connect(
     conn = connected()
     session = spark or SparkSession.getActiveSession() or Spark(settings).session()
     return Lake(conn, session, settings, connected)
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A part of a commit: the changes of one relation, and as which one they are published."""
-
-    lsn: int
-    relation: Relation
-    frame: DataFrame
-
-    @property
-    def table(self) -> tuple[str, str]:
-        """Schema and name that subscribers see."""
-        return self.relation.schema, self.relation.name
-
-    @property
-    def columns(self) -> list[tuple[str, int, int]]:
-        """Name, type and typmod of each published column."""
-        return [(each.name, each.type_oid, each.typmod) for each in self.relation.columns]
-
-
-class _Commit(NamedTuple):
-    lsn: int
-    tables: list[dict[str, Any]]
 
 
 class Lake:
@@ -246,7 +216,7 @@ class Lake:
         if table is None:
             return _as_variants(session, list(found))
         names = self._names(table)
-        of_table = [change for change in found if change.table == names]
+        of_table = [change for change in found if _names_of(change) == names]
         _refuse_other_columns(table, of_table)
         if not of_table:
             empty = from_arrow_schema(
@@ -257,43 +227,30 @@ class Lake:
 
     def _published(
         self, session: SparkSession, publication: str, first: int, last: int
-    ) -> Iterator[_Change]:
-        """Changes by commit and relation; definitions are asked for once between two DDLs."""
-        commits = [_Commit(*each) for each in commits_between(self._conn, first, last)]
+    ) -> Iterator[PublishedFrame]:
+        """Changes by relation; definitions are asked for once between two DDLs."""
+        commits = [Commit(*each) for each in commits_between(self._conn, first, last)]
         changed = changed_between(self._conn, first, last)
+        frames = ChangeFrames(session, self._root)
         for _, alike in groupby(commits, lambda commit: bisect_right(changed, commit.lsn)):
             group = list(alike)
             wanted = {t["relid"]: None for commit in group for t in commit.tables if t["ranges"]}
-            if not wanted:
-                continue
-            tables, plans = self._plans(publication, wanted, group[0].lsn)
-            for commit in group:
-                for place, moved in enumerate(commit.tables):
-                    plan = plans.get(moved["relid"])
-                    if plan is None or not moved["ranges"]:
-                        continue
-                    frame = commit_changes(
-                        session, tables[moved["relid"]], moved["ranges"], commit.lsn
-                    ).withColumn("seq", f.col("seq") + place * _SEQ_OF_TABLE)
-                    relation = plan.plan.relation
-                    yield _Change(commit.lsn, relation, published_changes(frame, plan))
+            if wanted:
+                found = self._plans(publication, wanted, group[0].lsn)
+                yield from frames.published(group, found)
 
     def _plans(
         self, publication: str, wanted: Mapping[int, int | None], lsn: int
-    ) -> tuple[Mapping[int, LakeTable], dict[int, CompiledPlan]]:
+    ) -> dict[int, Published]:
+        """What is published of relations and of their ancestors, which a TRUNCATE may name."""
         then = definitions_at(self._conn, [publication], wanted, lsn, self._root)
-        plans = {}
-        for relid in wanted:
-            plan = plan_relation(then.facts, relid)
-            if plan is not None:
-                trees = [where.nodes for of in plan.filters.values() for where in of]
-                plans[relid] = compile_plan(plan, read_functions(self._conn, needs(trees)))
-        return then.tables, plans
+        functions = partial(read_functions, self._conn)
+        return publish(then.facts, then.tables.values(), functions, lambda _oids: {})
 
     def _relation(self, publication: str, names: tuple[str, str], lsn: int) -> Relation:
         """As which relation a table is published at ``lsn``; 55000 when it is not."""
         _, leaves = leaves_at(self._conn, *names, lsn)
-        _, plans = self._plans(publication, dict.fromkeys(leaves), lsn)
+        plans = self._plans(publication, dict.fromkeys(leaves), lsn)
         for plan in plans.values():
             if (plan.plan.relation.schema, plan.plan.relation.name) == names:
                 return plan.plan.relation
@@ -331,18 +288,29 @@ def _lsn(lsn: Lsn) -> int:
     return parse_lsn(lsn) if isinstance(lsn, str) else lsn
 
 
-def _refuse_other_columns(table: str, changes: list[_Change]) -> None:
+def _names_of(change: PublishedFrame) -> tuple[str, str]:
+    """Schema and name that subscribers see."""
+    return change.relation.schema, change.relation.name
+
+
+def _columns_of(change: PublishedFrame) -> list[tuple[str, int, int]]:
+    """Name, type and typmod of each published column."""
+    return [(each.name, each.type_oid, each.typmod) for each in change.relation.columns]
+
+
+def _refuse_other_columns(table: str, changes: list[PublishedFrame]) -> None:
     """Structs of different columns are not put together: a renamed column would be two."""
     for before, after in pairwise(changes):
-        if before.columns != after.columns:
+        if _columns_of(before) != _columns_of(after):
+            at = format_lsn(after.first)
             raise WrongStateError(
-                f'the published columns of table "{table}" have changed at {format_lsn(after.lsn)}',
-                hint=f"Ask for the changes up to {format_lsn(before.lsn)} and then from there on,"
+                f'the published columns of table "{table}" have changed at {at}',
+                hint=f"Ask for the changes up to {format_lsn(before.last)} and then from there on,"
                 " or for those of all tables, without naming one.",
             )
 
 
-def _as_variants(session: SparkSession, changes: list[_Change]) -> DataFrame:
+def _as_variants(session: SparkSession, changes: list[PublishedFrame]) -> DataFrame:
     frames = [
         change.frame.select(
             f.lit(change.relation.schema).alias("schema"),

@@ -7,8 +7,14 @@ import psycopg
 import pytest
 
 from penstock.failpoints import Failpoint
+from tests.support.fix_servers import Database, drop_database
 from tests.support.node import Node
 from tests.support.psql import PsqlError
+from tests.support.published import wait_same
+from tests.support.replica import Replica
+from tests.support.servers import PostgresServer
+from tests.support.subscribing import SYNC_TIMEOUT
+from tests.support.waits import wait_until
 
 IN_WRITES = [Failpoint.WRITE_DELTA_COMMITTED, Failpoint.WRITE_BEFORE_COMMIT]
 
@@ -34,11 +40,11 @@ def test_kill_between_delta_and_commit(fault_node: Node) -> None:
     node.psql("DROP TABLE kw")
 
 
-def test_kill_with_prepared_transactions(fault_node: Node) -> None:
+def test_kill_with_prepared_transactions(fault_node: Node, replica_server: PostgresServer) -> None:
     """What is prepared stays so, unseen and in the way of writers, whoever is killed, to its end.
 
     A table that one of them makes is known as the lake's once it is committed, though the node
-    that saw it made is gone.
+    that saw it made is gone.  A subscriber with two_phase that has prepared it commits it then.
     """
     node = fault_node
     if not node.running:
@@ -49,11 +55,22 @@ def test_kill_with_prepared_transactions(fault_node: Node) -> None:
 
     node.psql(
         "CREATE TABLE kp (id int PRIMARY KEY); CREATE TABLE kp_b (id int);"
-        "INSERT INTO kp VALUES (1); INSERT INTO kp_b VALUES (1);"
+        "INSERT INTO kp VALUES (1); INSERT INTO kp_b VALUES (1); CREATE PUBLICATION kp FOR TABLE kp"
+    )
+    replica = Replica(node, Database(replica_server, replica_server.create_database()))
+    replica.database.psql("CREATE TABLE kp (id int PRIMARY KEY)")
+    replica.subscribe("kp", "kp", "two_phase = true")
+    state = "SELECT subtwophasestate FROM pg_subscription WHERE subname = 'kp'"
+    wait_until(lambda: replica.database.psql(state) == "e", SYNC_TIMEOUT, "two_phase")
+    node.psql(
         "BEGIN; UPDATE kp SET id = 2; INSERT INTO kp VALUES (3); PREPARE TRANSACTION 'kp';"
         "BEGIN; INSERT INTO kp_b VALUES (2); PREPARE TRANSACTION 'kp_b';"
         "BEGIN; CREATE TABLE kp_made (id int); INSERT INTO kp_made VALUES (7);"
         "PREPARE TRANSACTION 'kp_made'"
+    )
+    prepared = "SELECT count(*) FROM pg_prepared_xacts"
+    wait_until(
+        lambda: replica.database.psql(prepared) == "3", SYNC_TIMEOUT, "all, two of them empty"
     )
     node.kill()
     node.start()
@@ -70,7 +87,12 @@ def test_kill_with_prepared_transactions(fault_node: Node) -> None:
     assert (rows("kp"), rows("kp_b"), rows("kp_made")) == (["2", "3"], ["1"], ["7"])
     node.psql("INSERT INTO kp VALUES (5); INSERT INTO kp_b VALUES (3); DELETE FROM kp_made")
     assert (rows("kp"), rows("kp_b"), rows("kp_made")) == (["2", "3", "5"], ["1", "3"], [])
-    node.psql("DROP TABLE kp, kp_b, kp_made")
+    wait_same(node, replica.database, "kp", "COPY kp TO STDOUT")
+    assert replica.database.psql(prepared) == "0"
+    drop_database(replica_server, replica.database.name)
+    node.psql(
+        "SELECT pg_drop_replication_slot('kp'); DROP PUBLICATION kp; DROP TABLE kp, kp_b, kp_made"
+    )
 
 
 def test_a_statement_that_needs_too_many_rows_is_refused(fault_node: Node) -> None:

@@ -10,8 +10,10 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
+import psycopg
 import pytest
 
 from penstock.wire.framing import Message
@@ -163,3 +165,63 @@ def test_a_subscriber_that_says_nothing(node: Node, good: Database) -> None:
     wait_until(lambda: node.psql(free) == "f", 20, "the slot to be free")
     node.psql("SELECT pg_drop_replication_slot('rg_silent')")
     wait_same(node, good, "rg", "SELECT * FROM rg")
+
+
+@contextmanager
+def definitions_locked(node: Node) -> Iterator[None]:
+    """For the block, no stream can find out what is published of a table that it meets first."""
+    lines = (node.home / "control" / "data" / "postmaster.pid").read_text().splitlines()
+    control = psycopg.connect(
+        host=lines[4],
+        port=int(lines[3]),
+        dbname="lake",
+        user="penstock",
+        passfile=str(node.home / "pgpass"),
+    )
+    with control as conn:
+        conn.execute("LOCK TABLE penstock.definition IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def test_both_timeouts_while_a_commit_is_expanded(node: Node, good: Database) -> None:
+    """Short wal_receiver_timeout and wal_sender_timeout: the worker stays, and has the row."""
+    age = (
+        "SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication apply worker'"
+        " AND now() - backend_start > interval '5 s'"
+    )
+    node.psql("ALTER ROLE replica SET wal_sender_timeout = '2s'")
+    good.psql("ALTER SYSTEM SET wal_receiver_timeout = '2s'")
+    try:
+        good.psql("SELECT pg_reload_conf(); ALTER SUBSCRIPTION rg DISABLE")
+        wait_until(lambda: good.psql(age) == "" and not _is_streaming(node), 20, "it to be off")
+        node.psql("INSERT INTO rg SELECT coalesce(max(id), 0) + 1, 'held up' FROM rg")
+        with definitions_locked(node):
+            good.psql("ALTER SUBSCRIPTION rg ENABLE")
+            with good.connect() as conn:
+                wait_until(lambda: conn.execute(age.encode()).rowcount == 1, 60, "5 s of a worker")
+            assert good.psql("SELECT FROM rg WHERE v = 'held up'") == ""
+        goes_on(node, good, "not held up")
+        assert good.psql("SELECT count(*) FROM rg WHERE v = 'held up'") == "1"
+    finally:
+        node.psql("ALTER ROLE replica RESET wal_sender_timeout")
+        good.psql("ALTER SYSTEM RESET wal_receiver_timeout")
+        good.psql("SELECT pg_reload_conf()")
+
+
+def _is_streaming(node: Node) -> bool:
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'rg'"
+    return node.psql(active) == "t"
+
+
+def test_a_silent_subscriber_with_much_waiting(node: Node, good: Database) -> None:
+    """wal_sender_timeout ends its session also while the walsender's own end cannot be read."""
+    quick = f"{conninfo(node)} options='-c wal_sender_timeout=1s'"
+    with RawStream(quick) as silent:
+        silent.start("rg_waiting", "rg_large")
+        with definitions_locked(node):
+            node.psql("INSERT INTO rg_large VALUES (1, 'held up')")
+            node.psql(f"""SELECT count(pg_logical_emit_message(false, 'rg', repeat('x', {1 << 20})))
+                FROM generate_series(1, 24)""")
+            frames = [each.body for each in silent.until(b"\0")]
+        assert not any(b"held up" in frame for frame in frames)
+    goes_on(node, good, "after one with much waiting")

@@ -41,9 +41,11 @@ def test_plain_filters_by_hand_are_exact(filter_oracle: FilterOracle) -> None:
     """What Arrow decides alone, for a COPY of rows, it decides as PostgreSQL does."""
     filter_oracle.fill(edge_rows())
     plain = filter_oracle.by_arrow(lines("filters_supported.sql"))
-    assert len(plain) >= 12
-    for text, found in plain.items():
-        assert found == filter_oracle.expected(text), text
+    assert len(plain) >= 60
+    wrong = {
+        text: how for text, found in plain.items() if (how := filter_oracle.wrong(text, found))
+    }
+    assert not wrong
 
 
 def test_filters_without_an_exact_form_are_refused(filter_oracle: FilterOracle) -> None:
@@ -84,5 +86,8 @@ def test_generated_plain_filters_decide_as_postgresql(
 ) -> None:
     """Those among thirty that Arrow decides alone, on eighty rows."""
     filter_oracle.fill(random_rows(seed, 80))
-    for text, found in filter_oracle.by_arrow(filters).items():
-        assert found == filter_oracle.expected(text), text
+    plain = filter_oracle.by_arrow(filters)
+    wrong = {
+        text: how for text, found in plain.items() if (how := filter_oracle.wrong(text, found))
+    }
+    assert not wrong

@@ -19,6 +19,7 @@ from tests.support.node import Node
 from tests.support.psql import PsqlError
 from tests.support.published import conninfo, make_replica, wait_applied, wait_in_sync
 from tests.support.subscribing import SYNC_TIMEOUT, wait_caught_up
+from tests.support.topology import Ends, topologies
 from tests.support.waits import wait_until
 
 SAID = (
@@ -44,6 +45,13 @@ SAID = (
     "COMMIT PREPARED 'p_kept'",
     "SELECT count(*) FROM p_said",
 )
+IN_A_PIPELINE = (
+    "BEGIN",
+    "INSERT INTO p_said VALUES (3)",
+    "PREPARE TRANSACTION 'p_pipeline'",
+    "COMMIT PREPARED 'p_pipeline'",
+    "SELECT count(*) FROM p_said",
+)
 
 
 def _said(conn: psycopg.Connection[Any], statement: str) -> tuple[object, ...]:
@@ -67,6 +75,12 @@ def test_what_is_said(node: Node, publisher_db: Database) -> None:
     with node.connect() as lake, publisher_db.connect() as native:
         for statement in SAID:
             assert _said(lake, statement) == _said(native, statement), statement
+        for conn in (lake, native):
+            with conn.pipeline():
+                cursors = [conn.execute(each.encode()) for each in IN_A_PIPELINE]
+            tags = ["BEGIN", "INSERT 0 1", "PREPARE TRANSACTION", "COMMIT PREPARED", "SELECT 1"]
+            assert [each.statusmessage for each in cursors] == tags
+            assert cursors[-1].fetchall() == [(3,)]
     node.psql("DROP TABLE p_said")
 
 
@@ -304,34 +318,33 @@ def test_sent_at_commit_prepared(node: Node, servers: Servers, publisher_db: Dat
     drop_database(server, database.name)
 
 
-def test_from_lake_to_lake(node: Node, other_node: Node) -> None:
-    """A node that subscribes to another keeps it from PREPARE on, and shows it at its commit."""
-    make_replica(node)
-    node.psql(
+@topologies("postgres_to_lake", "lake_to_lake")
+def test_into_a_lake(ends: Ends) -> None:
+    """A node that subscribes keeps it from PREPARE on, and shows it from COMMIT PREPARED on."""
+    publisher, subscriber = ends.publisher, ends.subscriber
+    publisher.psql(
         "CREATE TABLE tp_lake (id int PRIMARY KEY, v text); INSERT INTO tp_lake VALUES (1, 'one');"
         "CREATE PUBLICATION tp_lake FOR TABLE tp_lake"
     )
-    other_node.psql(
-        f"CREATE SUBSCRIPTION tp_lake CONNECTION '{conninfo(node)}' PUBLICATION tp_lake"
-        " WITH (two_phase = true)"
-    )
+    ends.subscribe("tp_lake", "tp_lake", "two_phase = true")
     state = "SELECT subtwophasestate FROM pg_subscription WHERE subname = 'tp_lake'"
-    wait_until(lambda: other_node.psql(state) == "e", SYNC_TIMEOUT, "two_phase to be enabled")
+    wait_until(lambda: subscriber.psql(state) == "e", SYNC_TIMEOUT, "two_phase to be enabled")
     slot = "SELECT active AND two_phase FROM pg_replication_slots WHERE slot_name = 'tp_lake'"
-    wait_until(lambda: node.psql(slot) == "t", SYNC_TIMEOUT, "the slot with two_phase")
-    node.psql(
+    wait_until(lambda: publisher.psql(slot) == "t", SYNC_TIMEOUT, "the slot with two_phase")
+    ends.sent(
+        "tp_lake",
         "BEGIN; UPDATE tp_lake SET v = 'ONE'; INSERT INTO tp_lake VALUES (2, 'two');"
-        "PREPARE TRANSACTION 'tp_lake_a'"
+        "PREPARE TRANSACTION 'tp_lake_a'",
     )
-    wait_applied(node, "tp_lake")
-    assert len(list(other_node.home.glob("staging/*/prepared/*"))) == 1
-    rows = "COPY tp_lake TO STDOUT"
-    assert other_node.psql(rows) == "1\tone"
-    node.psql(
+    ends.same("tp_lake")
+    assert subscriber.rows("tp_lake") == ["1|one"]
+    assert isinstance(subscriber.at, Node)
+    assert list(subscriber.at.home.glob("staging/*/prepared/*"))
+    ends.sent(
+        "tp_lake",
         "COMMIT PREPARED 'tp_lake_a'; BEGIN; DELETE FROM tp_lake; PREPARE TRANSACTION 'tp_lake_b';"
-        "ROLLBACK PREPARED 'tp_lake_b'; INSERT INTO tp_lake VALUES (3, 'three')"
+        "ROLLBACK PREPARED 'tp_lake_b'; INSERT INTO tp_lake VALUES (3, 'three')",
     )
-    wait_applied(node, "tp_lake")
-    shown = ["1\tONE", "2\ttwo", "3\tthree"]
-    wait_until(lambda: sorted(other_node.psql(rows).splitlines()) == shown, SYNC_TIMEOUT, "rows")
-    other_node.psql("DROP SUBSCRIPTION tp_lake; DROP TABLE tp_lake")
+    ends.same("tp_lake")
+    assert subscriber.rows("tp_lake") == ["1|ONE", "2|two", "3|three"]
+    assert not list(subscriber.at.home.glob("staging/*/prepared/*"))

@@ -137,6 +137,52 @@ def test_all_tables_of_a_publication(node: Node, lake: Lake) -> None:
         lake.changes("rd_every", lake.lsn, start)
 
 
+def test_small_commits_are_one_read(node: Node, lake: Lake) -> None:
+    """Commit by commit in order, through filter and list, but one frame, and not one for each."""
+    commits = Commits(node)
+    start = commits.run(
+        "CREATE TABLE rd_s (id int PRIMARY KEY, a numeric(9,2), at timestamptz, l int[]);"
+        "CREATE PUBLICATION rd_small FOR TABLE rd_s (id, a, at) WHERE (id > 1)"
+    )
+    for number in range(1, 6):
+        commits.run(f"INSERT INTO rd_s VALUES ({number}, {number}.50, '2020-01-01Z', '{{1}}')")
+    commits.run("UPDATE rd_s SET a = 0; UPDATE rd_s SET a = 1 WHERE id = 5")
+    commits.run("DELETE FROM rd_s WHERE id < 3")
+    last = commits.run("TRUNCATE rd_s")
+    changes = lake.changes("rd_small", start, last, "rd_s")
+    shown = changes.orderBy("commit_lsn", "seq").selectExpr("op", "coalesce(new, old) AS row")
+    found = [(each.op, each.row and (each.row.id, each.row.a)) for each in shown.collect()]
+    assert [(op, row and (row[0], row[1] and float(row[1]))) for op, row in found] == [
+        *(("I", (number, number + 0.5)) for number in range(2, 6)),
+        *(("U", (number, 0.0)) for number in range(2, 6)),
+        ("U", (5, 1.0)), ("D", (2, None)), ("T", None)
+    ]  # fmt: skip
+    assert changes.select("new.at").where("at = timestamp'2020-01-01 00:00:00 UTC'").count() == 9
+    assert changes._jdf.queryExecution().optimizedPlan().collectLeaves().size() == 1
+
+
+def test_a_truncated_root_is_told_of_once(node: Node, lake: Lake) -> None:
+    """Where it is published as itself; a TRUNCATE of one partition is then not told (pgoutput)."""
+    commits = Commits(node)
+    start = commits.run(
+        "CREATE TABLE rd_p (id int) PARTITION BY RANGE (id);"
+        "CREATE TABLE rd_p1 PARTITION OF rd_p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE rd_p2 PARTITION OF rd_p FOR VALUES FROM (10) TO (20);"
+        "CREATE PUBLICATION rd_root FOR TABLE rd_p WITH (publish_via_partition_root);"
+        "CREATE PUBLICATION rd_leaves FOR TABLE rd_p"
+    )
+    commits.run("INSERT INTO rd_p VALUES (1)")
+    commits.run("TRUNCATE rd_p")
+    commits.run("TRUNCATE rd_p2")
+    last = commits.run("INSERT INTO rd_p VALUES (2)")
+    of_root = lake.changes("rd_root", start, last, "rd_p")
+    assert told(of_root) == [("I", None, (1,)), ("T", None, None), ("I", None, (2,))]
+    ops = lake.changes("rd_leaves", start, last).orderBy("commit_lsn", "seq")
+    assert [tuple(row) for row in ops.select("table", "op").collect()] == [
+        ("rd_p1", "I"), ("rd_p1", "T"), ("rd_p2", "T"), ("rd_p2", "T"), ("rd_p1", "I")
+    ]  # fmt: skip
+
+
 def test_without_a_node_there_is_no_lake(node: Node, tmp_path: Any) -> None:
     """The error says which home it was."""
     with pytest.raises(NotRunningError, match="no node runs on home"):

@@ -27,7 +27,7 @@ from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.lake.evaluate import Evaluator
 from penstock.lake.query import filter_session, postgres_errors
 from penstock.publish.filter import PublishedWhere, RowFilter, compile_filter
-from penstock.sql.arrow_filter import arrow_filter
+from penstock.sql.arrow_filter import Decide, arrow_filter
 from penstock.sql.translate.facts import needs
 from tests.support.query_oracle import lake_rows
 
@@ -77,6 +77,14 @@ Decision = bool | str | None
 """A str is the SQLSTATE of an error."""
 
 _WORDS: dict[str | None, Decision] = {"true": True, "false": False, None: None}
+
+
+def _decided_row(decide: Decide, row: pa.RecordBatch) -> Decision:
+    try:
+        decision: bool | None = decide(row)[0].as_py()
+        return decision
+    except PenstockError as error:
+        return error.sqlstate
 
 
 class FilterOracle:
@@ -146,12 +154,21 @@ class FilterOracle:
                 facts = read_functions(self.conn, needs([nodes]))
                 decide = arrow_filter(nodes, kinds, facts)
                 if decide is not None:
-                    decided = decide(self._batch)
-                    is_one = isinstance(decided, pa.Scalar)
-                    found[condition] = (
-                        [decided.as_py()] * len(self._ids) if is_one else decided.to_pylist()
-                    )
+                    found[condition] = self._decided_by_arrow(decide)
         return found
+
+    def _decided_by_arrow(self, decide: Decide) -> list[Decision]:
+        """The decisions on all rows at once; one by one when that fails.
+
+        What all rows fail with together must be what the first of them fails with alone.
+        """
+        try:
+            return list(decide(self._batch).to_pylist())
+        except PenstockError as error:
+            rows = [self._batch.slice(i, 1) for i in range(self._batch.num_rows)]
+            found = [_decided_row(decide, row) for row in rows]
+            assert next(each for each in found if isinstance(each, str)) == error.sqlstate
+            return found
 
     def where(self, tree: str) -> PublishedWhere:
         """A filter of the table, as the catalog has it."""
@@ -161,6 +178,14 @@ class FilterOracle:
         """PostgreSQL's decisions on all rows."""
         found = self._one("SELECT decisions(%s)", condition)
         return [_WORDS.get(each, each) for each in found]
+
+    def wrong(self, condition: str, found: Sequence[Decision]) -> str:
+        """The first row on which PostgreSQL decides otherwise; empty when there is none."""
+        for number, a, b in zip(self._ids, self.expected(condition), found, strict=True):
+            if a != b:
+                row = self._one("SELECT to_json(f) FROM filtered f WHERE id = %s", number)
+                return f"PostgreSQL {a}, not {b}, for {row}"
+        return ""
 
     def _one(self, query: str, *values: object) -> Any:
         row = self.conn.execute(query.encode(), values).fetchone()

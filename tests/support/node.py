@@ -181,6 +181,16 @@ class Node:
         """A connection to the node in autocommit mode."""
         return psycopg.connect(self.conninfo(user), autocommit=True, **options)
 
+    def connect_control(self) -> psycopg.Connection[Any]:
+        """A superuser's connection to the embedded control database itself, past the front door."""
+        lock = self.home / "control" / "data" / "postmaster.pid"
+        port, folder = lock.read_text().splitlines()[3:5]
+        return psycopg.connect(
+            f"host={folder} port={port} dbname={DATABASE} user={SUPERUSER}"
+            f" passfile={self.home / 'pgpass'}",
+            autocommit=True,
+        )
+
     def text(self) -> str:
         """What the node has printed since it was last launched, its log included."""
         with self.output.open("rb") as output:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -31,6 +32,8 @@ from penstock.lake.query import filter_session, postgres_errors
 from penstock.pgoutput.decode import Decoder
 from penstock.pgoutput.describe import relation_message
 from penstock.pgoutput.encode import encode_changes
+from penstock.publish.listed import filter_input
+from penstock.publish.plain import sent_plainly
 from penstock.publish.plan import ROW_ACTIONS, Plan, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes
 from penstock.sql.translate.facts import needs
@@ -78,12 +81,23 @@ class _Together:
         assert made.schema.names == change_schema(self.compiled.plan.relation).names
         rows = made.to_pylist()
         plans = [self.plans[row["commit_lsn"], row["seq"]] for row in rows]
+        if self.compiled.is_plain:
+            self._compare_plain({(row["commit_lsn"], row["seq"]): row["op"] for row in rows})
         for relid in {plan.relid for plan in plans}:
             places = [number for number, plan in enumerate(plans) if plan.relid == relid]
             plan = plans[places[0]]
             encoded = split(encode_changes(made.take(places), plan.relation))
             for place, message in zip(places, encoded, strict=True):
                 yield plan, (plan.relation, tuple(rows[place].values()), message)
+
+    def _compare_plain(self, expected: dict[tuple[int, int], str]) -> None:
+        """Arrow must send the changes without ``unchanged`` columns as the same operations."""
+        for table in self.tables:
+            complete = table.filter(pc.is_null(table["unchanged"]))
+            found = sent_plainly(filter_input(complete, self.compiled), self.compiled)
+            keys = complete["commit_lsn"].to_pylist(), complete["seq"].to_pylist()
+            places = zip(*keys, strict=True)
+            assert found.to_pylist() == [expected.get(place) for place in places]
 
 
 class PublishingOracle:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigurationError, ConnectionLostError
-from penstock.logs import mask_passwords, setup_logging
+from penstock.logs import mask_passwords, printable, setup_logging
 from penstock.threads import beside
 from tests.support.waits import wait_until
 
@@ -122,3 +122,9 @@ def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r'parameter "log_level": "loud"') as refused:
         setup_logging(tmp_path / "log", "loud")
     assert "debug, info, warning, error" in str(refused.value)
+
+
+def test_any_text_is_printable() -> None:
+    """What would move a terminal's cursor, or begin a line, is escaped; letters are not."""
+    assert printable("a\r\nb\x1b[2J\x85\u2029\té 漢") == "a\\r\\nb\\x1b[2J\\x85\\u2029\té 漢"
+    assert printable("a\nb", newline="\n\t") == "a\n\tb"

@@ -80,3 +80,21 @@ def test_a_terminal_gets_a_bar_for_each_table() -> None:
 def test_sizes(count: int, text: str) -> None:
     """1 kB is 1024 bytes, as pg_size_pretty has it."""
     assert size(count) == text
+
+
+def test_a_name_of_any_characters_stays_in_its_line() -> None:
+    """Escapes of a terminal, new lines and rich's markup in names are shown, not obeyed."""
+    name = "a\n\x1b[31m\u2028[/red]"
+    error = LastError(name, "now", "22003", "one\ntwo", None, None, None)
+    hostile = replace(SUBSCRIPTION, name=name, tables=(replace(READY, name=name),), errors=(error,))
+    shown = r"a\n\x1b[31m\u2028[/red]"
+    assert [line.partition(": ")[0] for line in list(plain_lines([hostile]))[:2]] == [
+        f"subscription {shown}",
+        f"  table {shown}",
+    ]
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    console.print(drawn([hostile]))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.count(shown) == 3
+    assert "\x1b[31m" not in text

@@ -256,3 +256,13 @@ def test_a_torn_pointer_is_only_a_hint(table: LakeTable) -> None:
     Path(table.location, "_delta_log", "_last_checkpoint").write_text("")
     assert head_version(table.location) == head.version
     assert set(files(head)) == before
+
+
+def test_lines_of_the_log_end_with_line_feeds_only(tmp_path: Path) -> None:
+    """Spark writes U+2028 into a string of the log as it is; it ends no line for JSON."""
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    spoken = {"commitInfo": {"note": "a\u2028b\u0085c"}}
+    text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in (spoken, spoken))
+    (log / f"{0:020d}.json").write_text(text, encoding="utf-8")
+    assert list(actions_of(str(tmp_path), 0)) == [spoken, spoken]

@@ -10,6 +10,7 @@ from penstock.sql.commands import analyzes, inner_statement, object_name, parse,
 from penstock.sql.commands_guards import (
     check_embedded_set,
     check_functions,
+    check_node_functions,
     check_set,
     check_startup,
 )
@@ -271,3 +272,31 @@ def test_functions_that_read_behind_a_plan_are_found(sql: str, sqlstate: str | N
     with pytest.raises(PenstockError) as caught:
         check_functions(tokens)
     assert caught.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    ("sql", "refused"),
+    [
+        ("SELECT penstock.plan_of('x')", True),
+        ('SELECT "penstock"."plan_of" (1)', True),
+        ("SELECT plan_of('x')", True),
+        ("SELECT * FROM analysed('x', 'y')", True),
+        ("SELECT ('x'::text).plan_of", True),
+        ("SELECT t.analysed FROM t", False),  # takes two arguments
+        ("SELECT analysed, plan_of FROM t", False),
+        ("CREATE TABLE plan_of (a int)", False),
+        ("CREATE TABLE IF NOT EXISTS public.plan_of (a int)", False),
+        ("INSERT INTO analysed (a) VALUES (1)", False),
+        ("INSERT INTO analysed (a) VALUES (plan_of(1))", True),
+        ("CREATE VIEW v AS SELECT penstock.plan_of('x')", True),
+    ],
+)
+def test_the_nodes_functions_are_told_from_tables(sql: str, refused: bool) -> None:
+    """A call of one is 42501; a relation or a column of its name is the client's own."""
+    functions = {"plan_of": 1, "analysed": 2}
+    if not refused:
+        check_node_functions(significant(sql), functions)
+        return
+    with pytest.raises(PenstockError) as caught:
+        check_node_functions(significant(sql), functions)
+    assert caught.value.sqlstate == "42501"

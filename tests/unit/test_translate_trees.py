@@ -19,7 +19,7 @@ from penstock.sql.translate.values import let
 def test_a_tree_is_read() -> None:
     """Every form of value that outfuncs.c writes."""
     text = (
-        r'({VAR :varno 1 :varattno -1 :names ("a b" "q\"x") :set (b 3 4) :oids (o 25 16)'
+        r'({VAR :varno 1 :varattno -1 :names ("a\ b" "q"x" "\"") :set (b 3 4) :oids (o 25 16)'
         r" :alias <> :name odd\ name :digits \1x :flag true :cost 1.50 :empty <>"
         r" :constvalue 4 [ 1 0 -1 0 ] :inner {CONST :list (i 1 2)}})"
     )
@@ -27,13 +27,23 @@ def test_a_tree_is_read() -> None:
         Node(
             "VAR",
             {
-                "varno": 1, "varattno": -1, "names": ["a b", 'q"x'], "set": [3, 4],
+                "varno": 1, "varattno": -1, "names": ["a b", 'q"x', '"'], "set": [3, 4],
                 "oids": [25, 16], "alias": None, "name": "odd name", "digits": "1x", "flag": True,
                 "cost": "1.50", "empty": None, "constvalue": Datum(4, b"\x01\x00\xff\x00"),
                 "inner": Node("CONST", {"list": [1, 2]}),
             },
         )
     ]  # fmt: skip
+
+
+def test_names_of_any_characters_are_read() -> None:
+    """PostgreSQL escapes few: a carriage return, a quote inside, and the word true are not."""
+    tree = parse_nodes('{T :resname true :ctename a\r"b\\{c :colnames ("true" "x\xa0\r")}')
+    assert tree.fields == {
+        "resname": "true",
+        "ctename": 'a\r"b{c',
+        "colnames": ["true", "x\xa0\r"],
+    }
 
 
 def test_walk_finds_every_node() -> None:

@@ -32,3 +32,12 @@ def test_frames() -> None:
     data = b"w" + bytes(7) + b"\1" + bytes(7) + b"\2" + bytes(7) + b"\3" + b"C"
     assert replication.parse_xlog_header(data) == XLogHeader(1, 2, 3)
     assert data[replication.XLOG_HEADER_SIZE :] == b"C"
+
+
+def test_who_asks_for_a_keepalive() -> None:
+    """A status update whose last byte says so; nothing else that a subscriber may send."""
+    asking = b"r" + bytes(32) + b"\1"
+    assert replication.wants_reply(asking)
+    assert not replication.wants_reply(asking[:-1] + b"\0")
+    for other in (b"", asking[:-1], b"h" + asking[1:], b"h" + bytes(24)):
+        assert not replication.wants_reply(other)

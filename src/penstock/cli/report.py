@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.progress import LastError, SubscriptionStatus, TableStatus
+from penstock.logs import printable
 
 BAR_WIDTH = 30  # characters
 _COLOURS = {"r": "green", "s": "cyan", "f": "cyan", "d": "yellow", "i": "dim"}
@@ -24,9 +25,10 @@ def plain_lines(subscriptions: Sequence[SubscriptionStatus]) -> Iterator[str]:
     if not subscriptions:
         yield "no subscriptions"
     for subscription in subscriptions:
-        yield f"subscription {subscription.name}: {_headline(subscription)}"
+        yield f"subscription {printable(subscription.name)}: {_headline(subscription)}"
         for table in subscription.tables:
-            yield f"  table {table.name}: {table.state_words}{_after(', ', _rows(table))}"
+            name = printable(table.name)
+            yield f"  table {name}: {table.state_words}{_after(', ', _rows(table))}"
         for error in subscription.errors:
             yield from (f"  {line}" for line in _error_lines(error))
 
@@ -39,10 +41,9 @@ def drawn(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
 
 
 def _drawn_one(subscription: SubscriptionStatus) -> Iterator[RenderableType]:
-    yield Text.assemble((subscription.name, "bold"), "  ", _headline(subscription))
-    yield Text(
-        f"  {', '.join(subscription.publications)} from {subscription.publisher}", style="dim"
-    )
+    yield Text.assemble((printable(subscription.name), "bold"), "  ", _headline(subscription))
+    publications = ", ".join(map(printable, subscription.publications))
+    yield Text(f"  {publications} from {printable(subscription.publisher)}", style="dim")
     rows = Table(box=None, pad_edge=True, show_header=False)
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True)
@@ -50,7 +51,7 @@ def _drawn_one(subscription: SubscriptionStatus) -> Iterator[RenderableType]:
     rows.add_column(no_wrap=True, justify="right")
     for table in subscription.tables:
         rows.add_row(
-            table.name,
+            Text(printable(table.name)),
             Text(table.state_words, style=_COLOURS.get(table.state, "")),
             _bar(table),
             _rows(table),
@@ -91,7 +92,7 @@ def _rows(table: TableStatus) -> str:
 
 
 def _error_lines(error: LastError) -> list[str]:
-    place = f"{error.table}: " if error.table else ""
+    place = f"{printable(error.table)}: " if error.table else ""
     lines = [f"error at {error.time}: {place}{error.message} (SQLSTATE {error.sqlstate})"]
     lines.extend(
         f"{title}:  {text}"
@@ -102,7 +103,7 @@ def _error_lines(error: LastError) -> list[str]:
         )
         if text
     )
-    return lines
+    return [printable(line, newline="\n    ") for line in lines]
 
 
 def size(count: int) -> str:

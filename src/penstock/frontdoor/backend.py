@@ -56,6 +56,8 @@ _UNASKED = frozenset({responses.NOTICE, responses.NOTIFICATION, responses.PARAME
 _ROW_KINDS = frozenset({responses.DATA_ROW, responses.COPY_DATA})
 
 _BLOCK_TAGS = frozenset({"BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "PREPARE TRANSACTION"})
+_SETTING_TAGS = ("SET", "RESET", "COMMIT", "ROLLBACK", "PREPARE", "DISCARD")
+_FORGETTING_TAGS = ("DEALLOCATE", "DISCARD")
 _GOODBYES = (b"VFATAL\0", b"VPANIC\0")
 
 Request = tuple[Step, bytes]
@@ -70,6 +72,7 @@ class ControlBackend:
         self.ready_status: TransactionStatus = "I"
         """That of the last ReadyForQuery."""
         self.parameters: dict[str, str] = {}
+        self._reported: dict[str, str] | None = None
         self.endings = Endings()
         self.logged_in = asyncio.Event()
 
@@ -90,6 +93,10 @@ class ControlBackend:
         """We have made a block of the client's implicit transaction (blocks.py)."""
         self.own_commands = False
         """The tags that come are those of commands of ours."""
+        self.settings_stale = False
+        """A command may have changed settings, of which PostgreSQL tells with ReadyForQuery."""
+        self.forgotten = 0
+        """How many commands may have removed prepared statements."""
         self.said_goodbye = False
         """The client has been told why the session ends."""
         self.ended = False
@@ -234,6 +241,14 @@ class ControlBackend:
             self._settled.clear()
             await self._settled.wait()
 
+    async def ask_settings(self, names: Sequence[str]) -> None:
+        """Ask for settings that PostgreSQL tells of with ReadyForQuery; they hold until then."""
+        shown = ", ".join(f"pg_catalog.current_setting('{name}')" for name in names)
+        (values,) = await self.query(f"SELECT {shown}")
+        self._reported = self._reported or self.parameters
+        self.parameters = self.parameters | dict(zip(names, map(str, values), strict=True))
+        self.settings_stale = False
+
     async def sync(self) -> None:
         """End an open pipeline, so that ``ready_status`` is known; the client is not told."""
         exchange = self.ask([(Step.SYNC, requests.sync())])
@@ -281,7 +296,8 @@ class ControlBackend:
         if kind in _UNASKED:
             if kind == responses.PARAMETER_STATUS:
                 name, value = responses.parse_parameter_status(message)
-                self.parameters[name] = value
+                reported = self.parameters if self._reported is None else self._reported
+                reported[name] = value
             return True
         head = self._head()
         if kind == responses.ERROR:
@@ -322,6 +338,8 @@ class ControlBackend:
         self.copying_in = False
         if self.own_commands:
             return
+        self.settings_stale = self.settings_stale or tag.startswith(_SETTING_TAGS)
+        self.forgotten += tag.startswith(_FORGETTING_TAGS)
         self.endings.on_tag(tag)
         if tag in _BLOCK_TAGS:
             self.block_tags += 1
@@ -331,7 +349,9 @@ class ControlBackend:
 
     def _take_ready(self, message: Message) -> None:
         self.ready_status = responses.parse_ready(message)
-        self.block_begun = False
+        self.block_begun = self.settings_stale = False
+        if self._reported is not None:
+            self.parameters, self._reported = self._reported, None
         self.endings.on_ready(self.ready_status)
         self.copying_in = False
         self.logged_in.set()

@@ -13,7 +13,7 @@ An error of a statement is reported once, and the transaction fails as PostgreSQ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Action, CopyLake, Router, WriteLake
@@ -24,10 +24,14 @@ from penstock.frontdoor.exchange import Exchange, PipelineFailedError, first_of
 from penstock.frontdoor.lake_answer import LakeSession
 from penstock.frontdoor.link import Link
 from penstock.frontdoor.writing.writer import Execute, LakeWriter, Parameters
+from penstock.sql.tokens import significant
 from penstock.wire import requests, responses
 from penstock.wire.encodings import decode, encode
 from penstock.wire.framing import Framing, Message
 from penstock.wire.state import CLIENT_EVENTS, COPYING_IN, ConnectionState, Event, State
+
+_REPORTED = ("client_encoding", "standard_conforming_strings")
+"""Settings by which a text of the client is read."""
 
 
 class Conversation:
@@ -52,6 +56,8 @@ class Conversation:
         self._router = router
         self._writer = writer
         self._copies = copies
+        self.write_portals: Callable[[], Collection[str]] = tuple
+        """Names of the client's portals that write the lake."""
 
     async def receive(self) -> Message | None:
         """The client's next message; None when it has gone.  ProtocolError is FATAL."""
@@ -71,6 +77,8 @@ class Conversation:
         if self.backend.ended:
             raise ConnectionLostError("the control database ended the session")
         raise_unreported(self.backend)
+        if self.backend.settings_stale:
+            await self.backend.ask_settings(_REPORTED)
 
     async def route(self, sql: str, parameter_oids: Sequence[int] = ()) -> Action:
         """Ask the router about one statement.  The session is settled.
@@ -79,6 +87,7 @@ class Conversation:
         """
         backend = self.backend
         refuse_savepoint(backend, sql)
+        _refuse_fetch(sql, self.write_portals())
         backend.hold_open = backend.ready_status == "I"
         try:
             action = await self._router.route(backend, sql, parameter_oids)
@@ -187,3 +196,20 @@ class Conversation:
         if self.state.now not in COPYING_IN:
             self.backend.link.write(requests.flush())  # COPY has ignored the one before its rows
         await self.backend.link.drain()
+
+
+def _refuse_fetch(sql: str, portals: Collection[str]) -> None:
+    """Refuse FETCH and MOVE in a portal that writes the lake (0A000).
+
+    PostgreSQL would run the portal's statement on the empty relation, and keep the rows there.
+    """
+    tokens = significant(sql) if portals else []
+    if not tokens or tokens[0].word not in ("fetch", "move"):
+        return
+    for token in tokens:
+        if token.name in portals:
+            raise FeatureNotSupportedError(
+                f'portal "{token.name}" cannot be used by {tokens[0].word.upper()}',
+                detail="Its statement writes a table of the lake.",
+                hint="Execute the portal by the protocol, as drivers do.",
+            )

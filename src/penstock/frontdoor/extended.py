@@ -23,11 +23,10 @@ A cycle ends with Sync.  Invariants of the routes that prepared statements keep:
   may mean another table by then, and the statement is routed again.
 * Hooks belong to one execution: a statement that has some is routed again for each further one.
 * A name that is taken keeps its statement until PostgreSQL has accepted another.
+* SQL's DEALLOCATE may free a name, and PREPARE take it: then the name is no longer known here.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from penstock.errors import FeatureNotSupportedError, PenstockError, SqlSyntaxError
 from penstock.frontdoor.actions import (
@@ -43,60 +42,18 @@ from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.copying.copy_portal import CopyPortal
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
+from penstock.frontdoor.prepared import HookPortal, LakePortal, Prepared
 from penstock.frontdoor.statement import must_be_alone, plans_like_a_query, run_after, run_before
 from penstock.frontdoor.writing.write_portal import WritePortal, bound_parameters
 from penstock.sql.split import split_statements
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
 
-_SQL_PREPARED = "SELECT 1 FROM pg_catalog.pg_prepared_statements WHERE name = $1"
+_SQL_PREPARED = "SELECT from_sql FROM pg_catalog.pg_prepared_statements WHERE name = $1"
 
 _UNNAMED = requests.Named(requests.STATEMENT, b"")
 
 _SUSPENDABLE = ROWS | {responses.PORTAL_SUSPENDED}
-
-
-@dataclass
-class Prepared:
-    """One prepared statement; ``sql`` is empty for a text without a statement.
-
-    ``routed_at`` says when its action was found, ``used`` whether it was bound since;
-    ``described`` has the types of a lake statement's parameters.
-    """
-
-    name: bytes
-    sql: str
-    oids: tuple[int, ...]
-    action: Action
-    routed_at: tuple[int, int]
-    used: bool = False
-    described: Exchange | None = None
-
-
-@dataclass
-class LakePortal:
-    """A bound lake statement.
-
-    ``types`` has its parameters' types, ``described`` its columns; ``at`` is the next row to send.
-    """
-
-    query: RunOnLake
-    bind: Message
-    types: Exchange
-    described: Exchange
-    cycle: int
-    result: LakeResult | None = None
-    at: int = 0
-
-
-@dataclass
-class HookPortal:
-    """A bound statement with something to do around its execution."""
-
-    relay: Relay
-    sql: str
-    cycle: int
-    before_has_run: bool = False
 
 
 class ExtendedQueries:
@@ -111,6 +68,7 @@ class ExtendedQueries:
         self._switches = 0
         self._last_bound: Prepared | None = None
         self._has_bound = False
+        conversation.write_portals = self._write_portals
 
     async def handle(self, message: Message) -> None:
         """Carry out one message but Sync; a PenstockError is that message's failure."""
@@ -180,11 +138,15 @@ class ExtendedQueries:
     async def _register(self, statement: Prepared, raw: bytes) -> None:
         if statement.name == b"" or statement.name not in self._statements:
             self._statements[statement.name] = statement
-            self._backend.send(Step.PARSE, raw)
+            self._backend.send(Step.PARSE, raw, then=lambda: self._note_accepted(statement))
             return
         exchange = self._backend.ask([(Step.PARSE, raw)], frozenset({responses.PARSE_COMPLETE}))
         await exchange.wait()
         self._statements[statement.name] = statement
+        self._note_accepted(statement)
+
+    def _note_accepted(self, statement: Prepared) -> None:
+        statement.forgotten = self._backend.forgotten
 
     async def _route(self, sql: str, oids: tuple[int, ...]) -> Action:
         """Route; what is no query does not follow our questions in their transaction.
@@ -200,11 +162,26 @@ class ExtendedQueries:
 
     async def _route_again(self, statement: Prepared) -> None:
         once = statement.used and _has_hooks(statement.action)
-        if statement.sql == "" or (statement.routed_at == self._now and not once):
+        if statement.routed_at == self._now and not once:
             return
         await self._conversation.settled()
+        await self._check_name(statement)
+        if statement.sql == "":
+            return
         statement.action = await self._route(statement.sql, statement.oids)
         statement.used = False
+
+    async def _check_name(self, statement: Prepared) -> None:
+        """Refuse a name that a PREPARE has taken, after a DEALLOCATE or before the Parse."""
+        backend = self._backend
+        is_known = statement.name == b"" or statement.forgotten == backend.forgotten
+        if is_known or (backend.synced and backend.ready_status == "E"):
+            return  # in a failed block nothing is run
+        text = self._conversation.text(statement.name)
+        if await backend.query(_SQL_PREPARED, [text]) == [("t",)]:
+            del self._statements[statement.name]
+            raise _made_by_sql(text)
+        self._note_accepted(statement)
 
     def _ask_types(self, name: bytes) -> Exchange:
         describe = requests.describe(requests.STATEMENT, name)
@@ -228,6 +205,12 @@ class ExtendedQueries:
             statement.routed_at = self._now
 
     # portals
+
+    def _write_portals(self) -> list[str]:
+        portals = self._portals.items()
+        return [
+            self._conversation.text(n) for n, portal in portals if isinstance(portal, WritePortal)
+        ]
 
     async def _bind(self, message: Message) -> None:
         portal, name = requests.parse_bind_names(message)
@@ -288,11 +271,7 @@ class ExtendedQueries:
             return  # nothing can be asked in a failed block, and nothing can be run
         text = self._conversation.text(name)
         if await self._backend.query(_SQL_PREPARED, [text]):
-            raise FeatureNotSupportedError(
-                f'prepared statement "{text}" cannot be bound',
-                detail="It was made by PREPARE.",
-                hint="Run it by EXECUTE, or let the driver prepare it.",
-            )
+            raise _made_by_sql(text)
 
     async def _describe(self, message: Message) -> None:
         named = requests.parse_named(message)
@@ -366,6 +345,14 @@ class ExtendedQueries:
 
 def _no_unnamed_statement() -> PenstockError:
     return PenstockError("unnamed prepared statement does not exist", sqlstate="26000")
+
+
+def _made_by_sql(name: str) -> PenstockError:
+    return FeatureNotSupportedError(
+        f'prepared statement "{name}" cannot be bound',
+        detail="It was made by PREPARE.",
+        hint="Run it by EXECUTE, or let the driver prepare it.",
+    )
 
 
 def _has_hooks(action: Action) -> bool:

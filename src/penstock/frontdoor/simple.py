@@ -20,17 +20,22 @@ statements changes nothing but tells the status.
 
 from __future__ import annotations
 
-from penstock.errors import ConnectionLostError, PenstockError
+from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Action, Relay
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import Step
 from penstock.frontdoor.statement import carry_out, move_position, plans_like_a_query
+from penstock.names import quote_pg_literal
 from penstock.sql.split import Statement, statements
+from penstock.sql.tokens import depends_on_backslashes, significant
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
 
 _OPEN_BLOCK = "SHOW server_version_num"
 """A statement that needs no snapshot: what follows it in a pipeline is in an implicit block."""
+
+_ENDS_CHECK = "DO 'BEGIN RAISE SQLSTATE $s$PE000$s$; END';"
+"""A statement before a text that is parsed and not run."""
 
 _PLAIN = Relay()
 
@@ -51,6 +56,7 @@ async def run_simple(conversation: Conversation, message: Message) -> None:
             if await _run_single(conversation, message, parts[0]):
                 return
         else:
+            await _check_syntax(conversation, text)
             await _run_several(conversation, parts)
     except ConnectionLostError:
         raise
@@ -74,9 +80,35 @@ async def _run_single(conversation: Conversation, message: Message, part: Statem
     return False
 
 
+async def _check_syntax(conversation: Conversation, text: str) -> None:
+    """Raise PostgreSQL's error for a text that it cannot parse: then no statement of it is run.
+
+    EXECUTE parses all of its text first, too; then the statement in front of it ends it.
+    """
+    backend = conversation.backend
+    if backend.ready_status == "E":
+        return  # nothing can be asked
+    execute = f"EXECUTE {quote_pg_literal(_ENDS_CHECK + text)}"
+    body = f"BEGIN {execute}; EXCEPTION WHEN SQLSTATE 'PE000' THEN NULL; END"
+    try:
+        await backend.query(f"DO {quote_pg_literal(body)}")
+    except responses.ServerError as error:
+        fields = error.fields
+        place = int(fields.pop("p", "0")) - len(_ENDS_CHECK)
+        for name in ("q", "W", "P"):
+            fields.pop(name, None)
+        if place > 0:
+            fields["P"] = str(place)
+        raise
+
+
 async def _run_several(conversation: Conversation, parts: list[Statement]) -> None:
     backend = conversation.backend
+    conforming = conversation.standard_conforming_strings
     for part in parts:
+        await conversation.settled()
+        if conversation.standard_conforming_strings != conforming:
+            _refuse_backslashes(part, conforming)
         if backend.synced and backend.ready_status == "I":
             await _open_block(conversation)
         if backend.synced and backend.ready_status == "E":
@@ -87,6 +119,16 @@ async def _run_several(conversation: Conversation, parts: list[Statement]) -> No
         await carry_out(conversation, action, part.text, part.start)
         if backend.ready_status != "I" or backend.block_tags != tags:
             await backend.sync()
+
+
+def _refuse_backslashes(part: Statement, conforming: bool) -> None:
+    """Refuse a statement that PostgreSQL would read as the setting was when the text came."""
+    if any(depends_on_backslashes(token) for token in significant(part.text, conforming)):
+        raise FeatureNotSupportedError(
+            "standard_conforming_strings was changed by an earlier statement of the same query",
+            detail="The strings with backslashes in this statement would be read differently.",
+            hint="Send the statements one by one.",
+        )
 
 
 async def _open_block(conversation: Conversation) -> None:

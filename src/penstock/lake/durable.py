@@ -63,8 +63,16 @@ def log_entry(location: str, version: int) -> Path:
     return Path(location) / "_delta_log" / f"{version:020d}.json"
 
 
+def log_lines(entry: Path) -> list[str]:
+    """The actions in a file of Delta's log, as JSON.
+
+    Only a line feed ends a line: U+2028 and the like may stand in a string, as they are.
+    """
+    return [line for line in entry.read_text(encoding="utf-8").split("\n") if line.strip()]
+
+
 def _added_files(root: Path, entry: Path) -> Iterator[Path]:
-    for line in entry.read_text().splitlines():
+    for line in log_lines(entry):
         action: dict[str, Any] = json.loads(line)
         added = action.get("add") or action.get("cdc")
         if added is None:

@@ -29,7 +29,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from penstock.errors import ConcurrentWriteError, TableStateError
-from penstock.lake.durable import log_entry, sync_path
+from penstock.lake.durable import log_entry, log_lines, sync_path
 
 _COMMITS = "[0-9]" * 20 + ".json"
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
@@ -176,13 +176,13 @@ def actions_of(location: str, version: int) -> Iterator[Action]:
     """The actions of one commit; TableStateError when the log does not have it."""
     entry = log_entry(location, version)
     try:
-        lines = entry.read_text().splitlines()
+        lines = log_lines(entry)
     except FileNotFoundError:
         raise TableStateError(
             f"the Delta log in {location} lacks version {version}",
             detail="Neither its commit nor a checkpoint in one file that covers it is there.",
         ) from None
-    return (json.loads(line) for line in lines if line)
+    return (json.loads(line) for line in lines)
 
 
 def commit(

@@ -291,4 +291,5 @@ def _runtime_error(error: Any) -> PenstockError:
         return PenstockError(message, sqlstate=sqlstate)
     if "cancelled" in text.lower() or "SPARK_JOB_CANCELLED" in text:
         return CANCELLED
+    log.error("a query failed in Spark: %s", text)  # not one that PostgreSQL would have
     return PenstockError(f"the query failed in Spark: {_first_line(error)}")

@@ -22,13 +22,14 @@ How a part of a table's feed (``lake/feed.py``) is read:
 
     a part                         is read by                     its row filters are evaluated
     ----------------------------   ----------------------------   ------------------------------
-    inserts, deletes               the node, piece by piece       by Spark's code, on given rows
-    pairs, up to PAIRED_ROWS and   the node, in memory            by Spark's code, on given rows
+    inserts, deletes               the node, piece by piece       by Arrow, or by Spark's code on
+    pairs, up to PAIRED_ROWS and   the node, in memory            given rows
       PAIRED_BYTES
     more pairs                     Spark, in ranges, one by one   where it reads
 
 All give the same messages.  The node reads a small commit in milliseconds, without a Spark job;
-Spark is started by the first filter, or the first large commit with updates.
+Spark is started by the first filter that is not plain (``sql/arrow_filter.py``), or the first
+large commit with updates.
 
 Tables come in the order of the commit's records, each table's changes in their own.  A TRUNCATE of
 several tables is one message, as foreign keys between them would forbid each alone; so a table's
@@ -67,6 +68,7 @@ from penstock.pgoutput.describe import (
 )
 from penstock.pgoutput.encode import AS_TEXT, Encoding, encode_changes
 from penstock.publish.listed import filter_input, listed_changes
+from penstock.publish.plain import sent_plainly
 from penstock.publish.plan import Plan, RowAction, plan_relation
 from penstock.publish.transform import CompiledPlan, compile_plan, published_changes, sent_as
 from penstock.sql.translate.facts import Facts, Needs, needs
@@ -77,11 +79,12 @@ PAIRED_BYTES = 32 * 1024 * 1024
 node pairs them: it has all of them in memory, in about ten times those bytes.  Half a million
 updates of an orders table take 0.2 GB."""
 
-_ACTIONS: dict[str, tuple[RowAction, ...]] = {
+ACTIONS: dict[str, tuple[RowAction, ...]] = {
     "inserts": ("insert",),
     "deletes": ("delete",),
     "pairs": ("insert", "update", "delete"),
 }
+"""What a part of a feed may have."""
 
 
 _SAME = ("relid", "location", "truncated")
@@ -119,7 +122,7 @@ class Published:
         """Whether changes of a part may be published."""
         if part.kind == "truncate":
             return self.plan.truncate
-        return any(action in self.plan.filters for action in _ACTIONS[part.kind])
+        return any(action in self.plan.filters for action in ACTIONS[part.kind])
 
 
 def publish(
@@ -172,12 +175,16 @@ class SentRelations:
             yield piece.messages
 
 
-class _Step(NamedTuple):
-    """A part of the feed of ``table``, of which something may be published, and as what that is."""
+class Step(NamedTuple):
+    """A part of the feed of ``table``, of which something may be published, and as what that is.
+
+    ``number`` counts the tables of the record, by whose order changes of one commit are told.
+    """
 
     published: Published
     table: LakeTable
     part: FeedPart
+    number: int
 
 
 class Expander:
@@ -208,7 +215,7 @@ class Expander:
         TableStateError when Delta's log or files are not as they were written, or are there no
         more; what Spark and the filters raise, as PenstockError with PostgreSQL's SQLSTATE.
         """
-        steps = list(self._steps(tables, published))
+        steps = list(feed_steps(tables, published, self._lake_root))
         readers: dict[LakeTable, ChangeReader] = {}
         while steps:
             step = steps.pop(0)
@@ -223,33 +230,7 @@ class Expander:
                 for messages in encode_changes(changes, relation, self._encoding):
                     yield Piece((step.published,), messages)
 
-    def _steps(
-        self, tables: Sequence[Mapping[str, Any]], published: Mapping[int, Published]
-    ) -> Iterator[_Step]:
-        """What is to be read, in order."""
-        truncates: Counter[tuple[int, int]] = Counter()
-        # What is published is what the transaction left, whose columns the last version has.
-        versions = {(entry["relid"], entry["location"]): entry["version"] for entry in tables}
-        for entry in _joined(tables):
-            own = published.get(entry["relid"])
-            roots = [published[oid] for oid in entry.get("truncated", ()) if oid in published]
-            if own is None and not roots:
-                continue
-            location = str(self._lake_root / entry["location"])
-            version = versions[entry["relid"], entry["location"]]
-            table = replace((own or roots[0]).table, location=location, version=version)
-            for part in feed_parts(location, entry["ranges"]):
-                for root in roots if part.kind == "truncate" else ():
-                    # Each of its partitions tells of it, so the first one's counts.
-                    truncates[root.plan.relid, entry["relid"]] += 1
-                    nth = truncates[root.plan.relid, entry["relid"]]
-                    if nth > truncates[root.plan.relid, 0] and root.has(part):
-                        truncates[root.plan.relid, 0] = nth
-                        yield _Step(root, table, part)
-                if own is not None and own.has(part):
-                    yield _Step(own, table, part)
-
-    def _changes(self, step: _Step, reader: ChangeReader, commit_lsn: int) -> Iterator[pa.Table]:
+    def _changes(self, step: Step, reader: ChangeReader, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part, in order, without empty tables."""
         published, part = step.published, step.part
         fits = part.rows <= self._paired_rows and part.bytes <= PAIRED_BYTES
@@ -266,12 +247,14 @@ class Expander:
         if not published.is_filtered:
             return listed_changes(changes, published.plan)
         given = filter_input(changes, published.compiled)
+        if published.compiled.is_plain:
+            return listed_changes(changes, published.plan, sent_plainly(given, published.compiled))
         decide = self._evaluator(sent_as(published.compiled), given.schema)
         return listed_changes(changes, published.plan, decide(given))
 
-    def _from_spark(self, step: _Step, commit_lsn: int) -> Iterator[pa.Table]:
+    def _from_spark(self, step: Step, commit_lsn: int) -> Iterator[pa.Table]:
         """What is published of a part that Spark reads."""
-        published, table, part = step
+        published, table, part, _ = step
         with postgres_errors():
             changes = part_changes(self._session, table, part, commit_lsn)
             sent = published_changes(changes, published.compiled)
@@ -289,6 +272,35 @@ class Expander:
         return filter_session(self._get_session())
 
 
+def feed_steps(
+    tables: Sequence[Mapping[str, Any]], published: Mapping[int, Published], lake_root: Path
+) -> Iterator[Step]:
+    """What is to be read of a commit, in order; arguments as those of ``Expander.expand``."""
+    truncates: Counter[tuple[int, int]] = Counter()
+    # What is published is what the transaction left, whose columns the last version has.
+    versions = {(entry["relid"], entry["location"]): entry["version"] for entry in tables}
+    for number, entry in enumerate(_joined(tables)):
+        own = published.get(entry["relid"])
+        roots = [published[oid] for oid in entry.get("truncated", ()) if oid in published]
+        if own is None and not roots:
+            continue
+        location = str(lake_root / entry["location"])
+        version = versions[entry["relid"], entry["location"]]
+        table = replace((own or roots[0]).table, location=location, version=version)
+        for part in feed_parts(location, entry["ranges"]):
+            for root in roots if part.kind == "truncate" else ():
+                # Each of its partitions tells of it, so the first one's counts.
+                truncates[root.plan.relid, entry["relid"]] += 1
+                nth = truncates[root.plan.relid, entry["relid"]]
+                if nth > truncates[root.plan.relid, 0] and root.has(part):
+                    truncates[root.plan.relid, 0] = nth
+                    yield Step(
+                        root, replace(root.table, location=location, version=version), part, number
+                    )
+            if own is not None and own.has(part):
+                yield Step(own, table, part, number)
+
+
 def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The record's tables; what follows each other of one table is together, as in a feed."""
     last: dict[str, Any] = {}
@@ -303,7 +315,7 @@ def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield last
 
 
-def _truncated_together(first: _Step, later: list[_Step]) -> tuple[list[_Step], list[_Step]]:
+def _truncated_together(first: Step, later: list[Step]) -> tuple[list[Step], list[Step]]:
     """The TRUNCATEs that can be sent with the first one, and the other steps."""
     together, others = [first], []
     passed: set[int] = set()
@@ -317,7 +329,7 @@ def _truncated_together(first: _Step, later: list[_Step]) -> tuple[list[_Step], 
     return together, others
 
 
-def _truncation(steps: Sequence[_Step]) -> Piece:
+def _truncation(steps: Sequence[Step]) -> Piece:
     relations = tuple({step.published.plan.relid: step.published for step in steps}.values())
     oids = [each.plan.relation.oid for each in relations]
     return Piece(relations, Messages.of([truncate_message(oids)]))

@@ -25,10 +25,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from penstock.change.relation import LakeColumn
+from penstock.change.types import arrow_type
 from penstock.errors import FeatureNotSupportedError
 from penstock.names import quote_pg_qualified
 from penstock.sql.nodes import Node, parse_nodes, walk
@@ -53,6 +55,14 @@ class PublishedWhere:
         """The tree; its functions and operators are to be looked up (``facts.needs``)."""
         node: Node = parse_nodes(self.tree)
         return node
+
+    @cached_property
+    def kinds(self) -> dict[int, tuple[str, pa.DataType]]:
+        """By attnum, the columns' names and types in the lake."""
+        return {
+            each.attnum: (each.name, arrow_type(each.type_oid, each.typmod))
+            for each in self.columns
+        }
 
 
 @dataclass(frozen=True)

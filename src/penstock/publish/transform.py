@@ -38,7 +38,7 @@ texts, as filters are: a Column of a hundred pieces is as many calls into the JV
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -48,6 +48,7 @@ from penstock.errors import FeatureNotSupportedError
 from penstock.names import quote_spark, quote_spark_literal
 from penstock.publish.filter import Image, PublishedWhere, RowFilter, compile_filter
 from penstock.publish.plan import Plan, RowAction
+from penstock.sql.arrow_filter import Decide, decide_any
 from penstock.sql.translate.facts import Facts
 
 LETTERS: dict[RowAction, str] = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
@@ -55,10 +56,20 @@ LETTERS: dict[RowAction, str] = {"insert": INSERT, "update": UPDATE, "delete": D
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """A plan with its filters as Spark Columns, an entry for each operation that is published."""
+    """A plan with its filters as Spark Columns, an entry for each operation that is published.
+
+    ``plain`` has what decides by Arrow whether one of an operation's filters is true, where Arrow
+    can.
+    """
 
     plan: Plan
     filters: dict[RowAction, tuple[RowFilter, ...]]
+    plain: dict[RowAction, Decide] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no filter needs Spark."""
+        return all(action in self.plain for action, filters in self.filters.items() if filters)
 
 
 def compile_plan(plan: Plan, facts: Facts) -> CompiledPlan:
@@ -72,9 +83,16 @@ def compile_plan(plan: Plan, facts: Facts) -> CompiledPlan:
     known: dict[PublishedWhere, RowFilter] = {}
     for where in {each: None for of in plan.filters.values() for each in of}:
         known[where] = compile_filter(where, facts)
-    return CompiledPlan(
-        plan, {action: tuple(map(known.__getitem__, of)) for action, of in plan.filters.items()}
-    )
+    filters = {action: tuple(map(known.__getitem__, of)) for action, of in plan.filters.items()}
+    plain: dict[RowAction, Decide] = {}
+    by_arrow: dict[tuple[PublishedWhere, ...], Decide | None] = {}
+    for action, of in plan.filters.items():
+        if of and of not in by_arrow:
+            by_arrow[of] = decide_any([(each.nodes, each.kinds) for each in of], facts)
+        decide = by_arrow.get(of)
+        if decide is not None:
+            plain[action] = decide
+    return CompiledPlan(plan, filters, plain)
 
 
 def published_changes(changes: DataFrame, compiled: CompiledPlan) -> DataFrame:

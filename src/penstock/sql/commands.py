@@ -76,8 +76,13 @@ class Command:
 
 
 def parse(sql: str, standard_conforming_strings: bool = True) -> Command:
-    """Find out which command a statement is; semicolons at its end do not belong to it."""
+    """Find out which command a statement is; semicolons around it do not belong to it.
+
+    Those before it become spaces, so that the statement keeps its place.
+    """
     tokens = tuple(significant(sql, standard_conforming_strings))
+    while tokens and tokens[0].text == ";":
+        sql, tokens = f"{sql[: tokens[0].start]} {sql[tokens[0].end :]}", tokens[1:]
     while tokens and tokens[-1].text == ";":
         sql, tokens = sql[: tokens[-1].start], tokens[:-1]
     start = 0

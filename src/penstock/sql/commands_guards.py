@@ -52,9 +52,20 @@ GUARDED_NAMES = frozenset(FUNCTIONS) | ARGUMENT_CHECKED
 
 MESSAGE_PREFIX = "penstock"
 
-_PLAN_CALL = re.compile(rf"\b({'|'.join(sorted(FUNCTIONS))})\(")
+CLIENT_FUNCTIONS = frozenset({"explain_publication", "facts_at"})
+"""Functions of the schema penstock that clients may call, as far as PostgreSQL lets them.
+
+facts_at is asked by penstock.reader, as a superuser.
+"""
+
+# With quote_all_identifiers EXPLAIN quotes the name.
+_PLAN_CALL = re.compile(rf"\b({'|'.join(sorted(FUNCTIONS))})\"?\(")
 _SETTING_QUERY = "select set_config ( name , ? , false ) from pg_settings where name = ?"
-_PLAN_SET_CONFIG = re.compile(r"\bset_config\(")
+_PLAN_SET_CONFIG = re.compile(r"\bset_config\"?\(")
+_BEFORE_TABLE = ("table", "into", "view", "references", "copy")
+
+_READ_WITH = ("client_encoding", "standard_conforming_strings")
+"""Settings by which the node reads texts; it hears of a SET, but not of a function's call."""
 
 _ON = frozenset({"on", "true", "yes", "1", "t", "y", "tr", "tru", "ye"})
 _OFF = frozenset({"off", "false", "no", "0", "f", "n", "of", "fa", "fal", "fals"})
@@ -95,7 +106,7 @@ def check_functions(tokens: Sequence[Token]) -> None:
         if name is None or name not in GUARDED_NAMES:
             continue
         called = _next_is(tokens, index + 1, "(")
-        if name in FUNCTIONS and (called or (index and _next_is(tokens, index - 1, "."))):
+        if name in FUNCTIONS and _is_call(tokens, index):
             _refuse_function(name)
         if name in ARGUMENT_CHECKED and called:
             arguments = _arguments(tokens, index + 1)
@@ -103,6 +114,27 @@ def check_functions(tokens: Sequence[Token]) -> None:
                 _check_set_config(arguments, _only_setting(tokens))
             else:
                 _check_message(arguments)
+
+
+def check_node_functions(tokens: Sequence[Token], functions: Mapping[str, int]) -> None:
+    """Refuse calls of the node's own functions (42501), whoever the client is.
+
+    ``functions`` are their names in the schema penstock, with the fewest arguments that one of the
+    name takes.  No client can make functions of its own, so another schema in front of a name is a
+    table's; and only with one argument a call can be written as a field.
+    """
+    for index, token in enumerate(tokens):
+        name = token.name
+        if name is None or name not in functions or not _is_call(tokens, index):
+            continue
+        schema = tokens[index - 2].name if index > 1 and tokens[index - 1].text == "." else None
+        is_field = not _next_is(tokens, index + 1, "(")
+        if functions[name] <= 1 if is_field else schema in (None, "penstock"):
+            raise PenstockError(
+                f"permission denied for function {name}",
+                detail="It is one of the node's own functions.",
+                sqlstate="42501",
+            )
 
 
 def check_plan(plan: str, set_config_is_written: bool) -> None:
@@ -176,6 +208,10 @@ def _check_set_config(arguments: Sequence[Sequence[Token]], only: str | None) ->
             "the name of a parameter in set_config must be a constant",
             detail="Some parameters cannot be changed, so the name must be known.",
         )
+    if name.lower() in _READ_WITH:
+        raise FeatureNotSupportedError(
+            f'parameter "{name.lower()}" cannot be changed by set_config', hint="Use SET."
+        )
     check_setting(name, _constant(arguments[1]) if len(arguments) > 1 else None)
 
 
@@ -201,6 +237,21 @@ def _check_message(arguments: Sequence[Sequence[Token]]) -> None:
 
 def _refuse_function(name: str) -> None:
     raise FeatureNotSupportedError(f"function {name} is not supported", detail=FUNCTIONS[name])
+
+
+def _is_call(tokens: Sequence[Token], index: int) -> bool:
+    """Whether a name may be that of a called function: ``f(`` or ``(x).f``.
+
+    Behind ``CREATE TABLE``, ``INSERT INTO`` and the like it is a relation with its columns.
+    """
+    if not _next_is(tokens, index + 1, "("):
+        return index > 0 and tokens[index - 1].text == "."
+    first = index
+    while first > 1 and tokens[first - 1].text == ".":
+        first -= 2
+    before = [token.word for token in tokens[max(0, first - 3) : first]]
+    names_table = before[-1:] and before[-1] in _BEFORE_TABLE
+    return not (names_table or before == ["if", "not", "exists"])
 
 
 def _next_is(tokens: Sequence[Token], index: int, symbol: str) -> bool:

@@ -24,8 +24,11 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 
-_TOKEN = re.compile(r'\s*([(){}]|"(?:\\.|[^"\\])*"|(?:\\.|[^\s(){}\\])+)', re.DOTALL)
+# pg_strtok (read.c): a backslash takes the next character as it is; quotes are no borders.
+_TOKEN = re.compile(r"[ \n\t]*([(){}]|(?:\\.|[^ \n\t(){}\\])+)", re.DOTALL)
 _INTEGER = re.compile(r"-?\d+\Z")
+_NAMES = frozenset({"resname", "aliasname", "ctename", "colname", "name", "enrname"})
+"""Fields with names, which may be ``true``."""
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -104,7 +107,9 @@ class _Reader:
         while (token := self.next()) != "}":
             if not token.startswith(":"):
                 raise PenstockError(f"a field's name was expected in a node tree, not {token!r}")
-            fields[token[1:]] = self._field()
+            name, value = token[1:], self._field()
+            is_word = isinstance(value, bool) and name in _NAMES
+            fields[name] = str(value).lower() if is_word else value
         return Node(tag, fields)
 
     def _field(self) -> Any:
@@ -131,7 +136,7 @@ class _Reader:
     def _scalar(self, token: str) -> Any:
         if token == "<>":
             return None
-        if token.startswith('"'):
+        if len(token) > 1 and token[0] == token[-1] == '"':
             return _ESCAPE.sub(r"\1", token[1:-1])
         if token in ("true", "false"):
             return token == "true"

@@ -158,6 +158,12 @@ def _scan(
             break
 
 
+def depends_on_backslashes(token: Token) -> bool:
+    """Whether standard_conforming_strings decides what a literal is, or where it ends."""
+    is_literal = token.kind in (Kind.STRING, Kind.BROKEN) and token.text[0] in "'nN"
+    return is_literal and "\\" in token.text
+
+
 def fold(word: str) -> str:
     """Lower case as PostgreSQL folds identifiers in a UTF-8 database: ASCII letters only."""
     return word.lower() if word.isascii() else word.translate(_ASCII_LOWER)

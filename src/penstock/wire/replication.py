@@ -3,8 +3,9 @@
 
     XLogData   'w'  int64 start LSN  int64 end LSN  int64 time    a message of the output plugin
     keepalive  'k'  int64 end LSN    int64 time     byte wants a reply
+    status     'r'  int64 written    int64 flushed  int64 applied  int64 time  byte wants a reply
 
-Times are microseconds since 2000.  What a subscriber confirms is passed on unread.
+Times are microseconds since 2000.  What a subscriber confirms is passed on as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ KEEPALIVE = ord("k")
 _COPY_DATA = struct.Struct(">cI")
 _XLOG_DATA = struct.Struct(">cQQq")
 _KEEPALIVE = struct.Struct(">cQq?")
+_STATUS = struct.Struct(">cQQQq?")
 
 
 class XLogHeader(NamedTuple):
@@ -51,3 +53,8 @@ def keepalive_end(frame: bytes) -> int:
     """The LSN in a keepalive."""
     end: int = _KEEPALIVE.unpack_from(frame)[1]
     return end
+
+
+def wants_reply(body: bytes) -> bool:
+    """Whether a standby status update asks for a keepalive at once."""
+    return len(body) == _STATUS.size and _STATUS.unpack(body)[0] == b"r" and body[-1] != 0

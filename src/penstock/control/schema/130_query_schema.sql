@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Analysed forms of queries (010, 125) without temporary objects: PostgreSQL refuses to PREPARE a
+-- Analysed forms of queries (020, 125) without temporary objects: PostgreSQL refuses to PREPARE a
 -- transaction that has touched any, also in a subtransaction that was undone.
 --
 -- The function whose body is the query is made in the schema penstock_query.  Everybody may create

@@ -219,10 +219,7 @@ def _filtered(
 ) -> Iterator[pa.RecordBatch]:
     """The first columns of the rows for which a condition is true."""
     for batch in rows:
-        decided = decide(batch)
-        if isinstance(decided, pa.Scalar):
-            decided = pa.repeat(decided, batch.num_rows)
-        left = batch.filter(decided).select(range(columns))
+        left = batch.filter(decide(batch)).select(range(columns))
         if left.num_rows:
             yield left
 

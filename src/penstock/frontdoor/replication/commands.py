@@ -43,7 +43,9 @@ from penstock.wire.framing import Message
 from penstock.wire.responses import ServerError
 from penstock.wire.state import Event, State
 
-_PLUGIN = "SELECT plugin FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
+_BEFORE_STREAM = """
+SELECT (SELECT plugin FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
+    (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')"""
 _ANSWER = ROWS | {responses.COMMAND_COMPLETE, responses.EMPTY_QUERY}
 
 _BLOCK_COMMANDS = frozenset(
@@ -162,7 +164,7 @@ class ReplicationCommands:
         return action
 
     async def _stream(self, start: StartReplication) -> None:
-        await self._check_plugin(start.slot)
+        timeout = await self._before_stream(start.slot)
         timezone = self._walsender.parameters.get("TimeZone", "UTC")
         options = StreamOptions(start.publications, start.is_on("binary"), timezone)
         raw = self._conversation.raw(start.relayed())
@@ -177,22 +179,30 @@ class ReplicationCommands:
             wants_messages = start.is_on("messages")
             try:
                 await Expansion(
-                    self._conversation, exchange, published, wants_messages=wants_messages
+                    self._conversation,
+                    exchange,
+                    published,
+                    wants_messages=wants_messages,
+                    timeout=timeout,
                 ).run()
             finally:
                 self.is_streaming = False
         await exchange.wait()
         self._conversation.client.write(end_messages(exchange))
 
-    async def _check_plugin(self, slot: str) -> None:
-        """A slot of another plugin, made by a function, would show commit records (0A000)."""
-        rows = await self._walsender.query(_PLUGIN, [slot])
-        if rows and rows[0][0] != "pgoutput":
+    async def _before_stream(self, slot: str) -> float:
+        """wal_sender_timeout in seconds, 0 for none.
+
+        A slot of another plugin, made by a function, would show commit records (0A000).
+        """
+        ((plugin, timeout),) = await self._walsender.query(_BEFORE_STREAM, [slot])
+        if plugin not in (None, "pgoutput"):
             raise FeatureNotSupportedError(
-                f'replication slot "{slot}" has the output plugin "{rows[0][0]}", which is not'
+                f'replication slot "{slot}" has the output plugin "{plugin}", which is not'
                 " supported",
                 hint="Use a slot of pgoutput.",
             )
+        return int(timeout or 0) / 1000
 
 
 def _check_no_block(parts: list[Statement]) -> None:

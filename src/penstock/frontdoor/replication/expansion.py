@@ -24,9 +24,12 @@ The walsender's LSNs, xids and times are the subscriber's, too, so slots, positi
 commits and pg_stat_replication are PostgreSQL's own.  Nothing is durable here: after a lost
 connection the walsender begins again behind what the subscriber has confirmed.
 
-While a commit is expanded, its frames wait and the walsender's pings with them.  So the subscriber
-is pinged instead, every HEARTBEAT: its answers keep both connections alive.  Such a ping names the
-end of what was sent before the transaction, which says nothing new.
+While a commit is expanded, its frames wait, and the walsender's pings and answers with them.  So
+the subscriber is pinged instead, and answered when it asks: both keep both connections alive.  Such
+a keepalive names the end of what was sent before the transaction, which says nothing new.
+
+A subscriber that says nothing for wal_sender_timeout while frames wait has gone: the walsender may
+have found that out by itself, but its end is behind what is not read while too much waits.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from penstock.wire.replication import XLOG_HEADER_SIZE, XLogHeader
 from penstock.wire.state import CLIENT_EVENTS, State
 
 HEARTBEAT = 10.0
-"""Seconds between pings while nothing else is sent; wal_receiver_timeout is 60 by default."""
+"""Seconds between pings at most, and a quarter of wal_sender_timeout; 60 by default."""
 
 _AS_THEY_ARE = frozenset({messages.COMMIT_PREPARED, messages.ROLLBACK_PREPARED})
 _OWN_PREFIXES = frozenset({RECORD_PREFIX.encode(), XID_PREFIX.encode()})
@@ -69,7 +72,9 @@ class Expansion:
         published: PublishedStream,
         *,
         wants_messages: bool,
+        timeout: float,
     ) -> None:
+        """``timeout`` is wal_sender_timeout in seconds, 0 for none."""
         self._conversation = conversation
         self._client = conversation.client
         self._exchange = exchange
@@ -82,7 +87,9 @@ class Expansion:
         self._in_transaction = False
         self._expanding = False
         self._settled_end = 0
+        self._timeout = timeout
         self._sent_at = 0.0
+        self._heard_at = time.monotonic()
         self._ended_by_client = False
 
     async def run(self) -> None:
@@ -92,10 +99,12 @@ class Expansion:
         heartbeat = asyncio.create_task(self._keep_alive())
         tasks: set[asyncio.Task[None]] = {feedback, relaying, heartbeat}
         try:
-            await asyncio.wait({feedback, relaying}, return_when=asyncio.FIRST_COMPLETED)
-            if feedback.done():
-                feedback.result()
-            await relaying
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (feedback, heartbeat):
+                if ended.done():
+                    ended.result()
+            await asyncio.wait({relaying, heartbeat}, return_when=asyncio.FIRST_COMPLETED)
+            await (relaying if relaying.done() else heartbeat)
         finally:
             for task in tasks:
                 task.cancel()
@@ -114,7 +123,10 @@ class Expansion:
                 raise ProtocolError(f'invalid standby message type "{chr(message.kind)}"')
             if conversation.state.on(CLIENT_EVENTS[message.kind]) is State.CLOSED:
                 raise ConnectionLostError("the subscriber has gone")
+            self._heard_at = time.monotonic()
             self._ended_by_client = message.kind != requests.COPY_DATA
+            if self._is_waiting and replication.wants_reply(message.body):
+                self._ping(wants_reply=False)
             conversation.backend.link.write(message.raw)
             await conversation.backend.link.drain()
 
@@ -200,13 +212,31 @@ class Expansion:
         self._client.write(frames)
         await self._client.drain()
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether what the walsender says would not reach the subscriber now."""
+        return self._expanding or self._exchange.is_behind
+
     async def _keep_alive(self) -> None:
-        """Ping the subscriber while a commit is expanded; otherwise the walsender does."""
+        """Ping the subscriber while the walsender's pings wait; raises when it says nothing."""
+        pause = min(HEARTBEAT, self._timeout / 4) if self._timeout else HEARTBEAT
         while True:
-            await asyncio.sleep(HEARTBEAT)
-            if self._expanding and time.monotonic() - self._sent_at >= HEARTBEAT:
-                now = time.time_ns() // 1000 - POSTGRES_EPOCH_US
-                self._client.write(replication.keepalive(self._settled_end, now, wants_reply=True))
+            await asyncio.sleep(pause)
+            if not self._is_waiting or self._ended_by_client:
+                continue
+            now = time.monotonic()
+            if self._timeout and now - self._heard_at >= self._timeout + pause:
+                # WalSndCheckTimeOut, walsender.c
+                raise ConnectionLostError(
+                    "terminating walsender process due to replication timeout"
+                )
+            if now - min(self._sent_at, self._heard_at) >= pause:
+                self._ping(wants_reply=True)
+
+    def _ping(self, *, wants_reply: bool) -> None:
+        now = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        self._sent_at = time.monotonic()
+        self._client.write(replication.keepalive(self._settled_end, now, wants_reply=wants_reply))
 
 
 def end_messages(exchange: StreamExchange) -> bytes:

@@ -25,6 +25,7 @@ import psycopg
 
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend
+from penstock.sql.commands_guards import CLIENT_FUNCTIONS
 from penstock.sql.tokens import NAME_BYTES, fold
 
 _WORD = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff]+")
@@ -38,6 +39,10 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', 'penstock')
   AND (c.relpersistence <> 't' OR c.relkind = 'v')"""
+
+_NODE_FUNCTIONS = """
+SELECT p.proname, min(p.pronargs - p.pronargdefaults) FROM pg_catalog.pg_proc p
+WHERE p.pronamespace = 'penstock'::pg_catalog.regnamespace GROUP BY 1"""
 
 _CHANGED_RELATIONS = """
 SELECT c.relname, c.relkind FROM pg_catalog.pg_class c
@@ -56,6 +61,8 @@ class KnownNames:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.views: set[str] = set()
+        self.node_functions: dict[str, int] = {}
+        """Functions of the schema penstock that clients do not call -> their fewest arguments."""
         self._words: set[str] = set()
         self._any_long = False
         self._prepared: set[str | None] = set()
@@ -90,6 +97,10 @@ class KnownNames:
         """Take the names of all relations that there are; before the first client is let in."""
         self._prepared = {gid for (gid,) in conn.execute(_PREPARED)}  # first: one may be committed
         self._take(conn.execute(_USER_RELATIONS))
+        functions = dict(conn.execute(_NODE_FUNCTIONS).fetchall())
+        self.node_functions = {
+            name: count for name, count in functions.items() if name not in CLIENT_FUNCTIONS
+        }
 
     async def take_changes(self, backend: Backend) -> None:
         """Take the names that the current transaction's definitions brought."""

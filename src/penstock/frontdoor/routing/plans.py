@@ -54,9 +54,10 @@ LEFT JOIN penstock.table_version v ON v.relid = c.oid"""
 _BY_TEXT = f"""
 SELECT {_RELATION_COLUMNS}
 FROM pg_catalog.json_array_elements_text($1::pg_catalog.json) AS r(t)
-JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(r.t)
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN penstock.table_version v ON v.relid = c.oid"""
+LEFT JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(r.t)
+LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN penstock.table_version v ON v.relid = c.oid
+WHERE pg_catalog.to_regclass(r.t) IS NOT NULL"""
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,12 @@ async def named_relations(backend: Backend, texts: Sequence[str]) -> list[PlanRe
 
     A view or an index has the kind system: a command that needs a table refuses it by itself.
     """
-    rows = await backend.query(_BY_TEXT, [json.dumps(list(texts))])
-    return [_relation(row) for row in rows]
+    found = []
+    for row in await backend.query(_BY_TEXT, [json.dumps(list(texts))]):
+        if row[0] is None:
+            raise _invisible("a relation")
+        found.append(_relation(row))
+    return found
 
 
 def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
@@ -184,14 +189,18 @@ async def _relations(
         found |= {(each.schema, each.name): each for each in map(_relation, rows)}
     missing = [name for name in names if name not in found]
     if missing:
-        # The planner sees the newest catalogs, a query the transaction's snapshot.
-        raise PenstockError(
-            f"relation {quote_pg_qualified(*missing[0])} is not visible in this transaction",
-            detail="It was created or renamed after the transaction's snapshot was taken.",
-            hint="Start a new transaction.",
-            sqlstate="40001",
-        )
+        raise _invisible(f"relation {quote_pg_qualified(*missing[0])}")
     return found
+
+
+def _invisible(what: str) -> PenstockError:
+    """PostgreSQL finds a name in the newest catalogs, a query sees the transaction's snapshot."""
+    return PenstockError(
+        f"{what} is not visible in this transaction",
+        detail="It was created or renamed after the transaction's snapshot was taken.",
+        hint="Start a new transaction.",
+        sqlstate="40001",
+    )
 
 
 def _relation(row: Row) -> PlanRelation:

@@ -120,7 +120,7 @@ def refuse_row_security(relation: PlanRelation, uses_view: bool) -> None:
 
 
 def refuse_node_schema(command: Command) -> None:
-    """Refuse commands on the schema penstock (42501); roles and others may have that name."""
+    """Refuse commands on the node's schemas (42501); roles and others may have these names."""
     tokens = command.tokens
     of_schema = command.name.endswith(" SCHEMA")
     for index, token in enumerate(tokens):

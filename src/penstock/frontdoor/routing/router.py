@@ -73,10 +73,11 @@ from penstock.sql.commands_guards import (
     GUARDED_NAMES,
     check_embedded_set,
     check_functions,
+    check_node_functions,
     check_set,
 )
 from penstock.sql.commands_table import Treatment
-from penstock.sql.tokens import Kind, Token, fold
+from penstock.sql.tokens import Kind, Token, depends_on_backslashes, fold
 
 _QUERY_START = re.compile(r"[\s(]*(select|with|values|table)\b")
 _WRITING_WORDS = frozenset({"insert", "update", "delete", "merge"})
@@ -128,6 +129,7 @@ class StatementRouter:
         if not command.tokens:
             return Relay()
         check_functions(command.tokens)
+        check_node_functions(command.tokens, self.names.node_functions)
         action = await self._route(backend, command, parameter_oids)
         explained = explained_publication(command.tokens)
         if explained is not None and action == Relay():
@@ -140,7 +142,7 @@ class StatementRouter:
         return (
             _QUERY_START.match(fold(sql[:80])) is not None
             and ";" not in sql.rstrip("; \t\r\n")
-            and not self.names.may_name_any(sql, _SLOW_WORDS)
+            and not self.names.may_name_any(sql, _SLOW_WORDS | self.names.node_functions.keys())
         )
 
     async def _route(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
@@ -286,7 +288,9 @@ class StatementRouter:
             )
         if "concurrently" in words:
             # Cannot run in a transaction block, so nothing of ours could be undone with it.
-            if command.name in ("CREATE INDEX", "DROP INDEX"):
+            if command.name == "DROP INDEX" or (
+                command.name == "CREATE INDEX" and "unique" not in words
+            ):
                 return Relay()
             raise FeatureNotSupportedError(
                 f"{command.name} ... CONCURRENTLY is not supported", hint="Leave CONCURRENTLY out."
@@ -324,18 +328,13 @@ async def _parse(backend: Backend, sql: str) -> Command:
     """
     conforming = backend.parameters.get("standard_conforming_strings", "on") == "on"
     command = parse(sql, conforming)
-    if any(_depends_on_backslashes(token) for token in command.tokens):
+    if any(depends_on_backslashes(token) for token in command.tokens):
         rows = await backend.query(
             "SELECT pg_catalog.current_setting('standard_conforming_strings')"
         )
         if (rows[0][0] == "on") != conforming:
             return parse(sql, not conforming)
     return command
-
-
-def _depends_on_backslashes(token: Token) -> bool:
-    is_literal = token.kind in (Kind.STRING, Kind.BROKEN) and token.text[0] in "'nN"
-    return is_literal and "\\" in token.text
 
 
 async def _write(backend: Backend, command: Command, oids: Sequence[int]) -> Action:
