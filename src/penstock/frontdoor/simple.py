@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Action, Relay
+from penstock.frontdoor.backend import OWN_NAME
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.exchange import Step
 from penstock.frontdoor.statement import carry_out, move_position, plans_like_a_query
@@ -87,7 +88,8 @@ async def _check_syntax(conversation: Conversation, text: str) -> None:
     """
     backend = conversation.backend
     if backend.ready_status == "E":
-        return  # nothing can be asked
+        await _check_syntax_in_failed_block(conversation, text)
+        return
     execute = f"EXECUTE {quote_pg_literal(_ENDS_CHECK + text)}"
     body = f"BEGIN {execute}; EXCEPTION WHEN SQLSTATE 'PE000' THEN NULL; END"
     try:
@@ -100,6 +102,18 @@ async def _check_syntax(conversation: Conversation, text: str) -> None:
         if place > 0:
             fields["P"] = str(place)
         raise
+
+
+async def _check_syntax_in_failed_block(conversation: Conversation, text: str) -> None:
+    """The same where nothing can be run: Parse refuses the text, but with a place only if that is
+    what it is about."""
+    parse = requests.parse(OWN_NAME, conversation.raw(text))
+    asked = conversation.backend.ask([(Step.PARSE, parse), (Step.SYNC, requests.sync())])
+    try:
+        await asked.wait()
+    except responses.ServerError as error:
+        if "P" in error.fields:
+            raise
 
 
 async def _run_several(conversation: Conversation, parts: list[Statement]) -> None:
