@@ -323,7 +323,7 @@ def test_a_program_that_is_killed_leaves_no_trace(node: Node, lake: Lake) -> Non
     )
     assert program.stdin is not None and program.stdout is not None
     with program:
-        assert program.stdout.readline() == b"written\n"
+        assert b"written\n" in iter(program.stdout.readline, b"")  # the JVM may warn before
         spark = psutil.Process(program.pid).children(recursive=True)
         program.kill()
     folder = node.home / "spark" / f"local-{program.pid}"

@@ -57,6 +57,7 @@ _ROW_KINDS = frozenset({responses.DATA_ROW, responses.COPY_DATA})
 
 _BLOCK_TAGS = frozenset({"BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "PREPARE TRANSACTION"})
 _SETTING_TAGS = ("SET", "RESET", "COMMIT", "ROLLBACK", "PREPARE", "DISCARD")
+_ENDING_TAGS = frozenset({"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"})
 _FORGETTING_TAGS = ("DEALLOCATE", "DISCARD")
 _GOODBYES = (b"VFATAL\0", b"VPANIC\0")
 
@@ -95,6 +96,8 @@ class ControlBackend:
         """The tags that come are those of commands of ours."""
         self.settings_stale = False
         """A command may have changed settings, of which PostgreSQL tells with ReadyForQuery."""
+        self.block_ended = False
+        """The last command ended a block, or went back in it: a Sync now ends nothing else."""
         self.forgotten = 0
         """How many commands may have removed prepared statements."""
         self.said_goodbye = False
@@ -339,6 +342,7 @@ class ControlBackend:
         if self.own_commands:
             return
         self.settings_stale = self.settings_stale or tag.startswith(_SETTING_TAGS)
+        self.block_ended = tag in _ENDING_TAGS
         self.forgotten += tag.startswith(_FORGETTING_TAGS)
         self.endings.on_tag(tag)
         if tag in _BLOCK_TAGS:

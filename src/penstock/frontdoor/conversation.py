@@ -77,7 +77,9 @@ class Conversation:
         if self.backend.ended:
             raise ConnectionLostError("the control database ended the session")
         raise_unreported(self.backend)
-        if self.backend.settings_stale:
+        if self.backend.settings_stale and self.backend.block_ended:
+            await self.backend.sync()  # a question would begin a transaction
+        elif self.backend.settings_stale:
             await self.backend.ask_settings(_REPORTED)
 
     async def route(self, sql: str, parameter_oids: Sequence[int] = ()) -> Action:
