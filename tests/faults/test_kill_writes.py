@@ -54,19 +54,19 @@ def test_kill_with_prepared_transactions(fault_node: Node, replica_server: Postg
         return sorted(node.psql(f"COPY {table} TO STDOUT").splitlines())
 
     node.psql(
-        "CREATE TABLE kp (id int PRIMARY KEY); CREATE TABLE kp_b (id int);"
-        "INSERT INTO kp VALUES (1); INSERT INTO kp_b VALUES (1); CREATE PUBLICATION kp FOR TABLE kp"
+        "CREATE TABLE wp (id int PRIMARY KEY); CREATE TABLE wp_b (id int);"
+        "INSERT INTO wp VALUES (1); INSERT INTO wp_b VALUES (1); CREATE PUBLICATION wp FOR TABLE wp"
     )
     replica = Replica(node, Database(replica_server, replica_server.create_database()))
-    replica.database.psql("CREATE TABLE kp (id int PRIMARY KEY)")
-    replica.subscribe("kp", "kp", "two_phase = true")
-    state = "SELECT subtwophasestate FROM pg_subscription WHERE subname = 'kp'"
+    replica.database.psql("CREATE TABLE wp (id int PRIMARY KEY)")
+    replica.subscribe("wp", "wp", "two_phase = true")
+    state = "SELECT subtwophasestate FROM pg_subscription WHERE subname = 'wp'"
     wait_until(lambda: replica.database.psql(state) == "e", SYNC_TIMEOUT, "two_phase")
     node.psql(
-        "BEGIN; UPDATE kp SET id = 2; INSERT INTO kp VALUES (3); PREPARE TRANSACTION 'kp';"
-        "BEGIN; INSERT INTO kp_b VALUES (2); PREPARE TRANSACTION 'kp_b';"
-        "BEGIN; CREATE TABLE kp_made (id int); INSERT INTO kp_made VALUES (7);"
-        "PREPARE TRANSACTION 'kp_made'"
+        "BEGIN; UPDATE wp SET id = 2; INSERT INTO wp VALUES (3); PREPARE TRANSACTION 'wp';"
+        "BEGIN; INSERT INTO wp_b VALUES (2); PREPARE TRANSACTION 'wp_b';"
+        "BEGIN; CREATE TABLE wp_made (id int); INSERT INTO wp_made VALUES (7);"
+        "PREPARE TRANSACTION 'wp_made'"
     )
     prepared = "SELECT count(*) FROM pg_prepared_xacts"
     wait_until(
@@ -74,24 +74,24 @@ def test_kill_with_prepared_transactions(fault_node: Node, replica_server: Postg
     )
     node.kill()
     node.start()
-    assert rows("kp") == rows("kp_b") == ["1"]
+    assert rows("wp") == rows("wp_b") == ["1"]
     with pytest.raises(PsqlError, match="lock timeout"):
-        node.psql("SET lock_timeout = '100ms'; INSERT INTO kp VALUES (4)")
+        node.psql("SET lock_timeout = '100ms'; INSERT INTO wp VALUES (4)")
     node.kill_control()
     assert node.wait_for_death() != 0
     node.start()
-    assert rows("kp") == rows("kp_b") == ["1"]
-    node.psql("COMMIT PREPARED 'kp_made'; COMMIT PREPARED 'kp'; ROLLBACK PREPARED 'kp_b'")
+    assert rows("wp") == rows("wp_b") == ["1"]
+    node.psql("COMMIT PREPARED 'wp_made'; COMMIT PREPARED 'wp'; ROLLBACK PREPARED 'wp_b'")
     with pytest.raises(PsqlError, match="locking rows of lake tables is not supported"):
-        node.psql("SELECT FROM kp_made FOR UPDATE")
-    assert (rows("kp"), rows("kp_b"), rows("kp_made")) == (["2", "3"], ["1"], ["7"])
-    node.psql("INSERT INTO kp VALUES (5); INSERT INTO kp_b VALUES (3); DELETE FROM kp_made")
-    assert (rows("kp"), rows("kp_b"), rows("kp_made")) == (["2", "3", "5"], ["1", "3"], [])
-    wait_same(node, replica.database, "kp", "COPY kp TO STDOUT")
+        node.psql("SELECT FROM wp_made FOR UPDATE")
+    assert (rows("wp"), rows("wp_b"), rows("wp_made")) == (["2", "3"], ["1"], ["7"])
+    node.psql("INSERT INTO wp VALUES (5); INSERT INTO wp_b VALUES (3); DELETE FROM wp_made")
+    assert (rows("wp"), rows("wp_b"), rows("wp_made")) == (["2", "3", "5"], ["1", "3"], [])
+    wait_same(node, replica.database, "wp", "COPY wp TO STDOUT")
     assert replica.database.psql(prepared) == "0"
     drop_database(replica_server, replica.database.name)
     node.psql(
-        "SELECT pg_drop_replication_slot('kp'); DROP PUBLICATION kp; DROP TABLE kp, kp_b, kp_made"
+        "SELECT pg_drop_replication_slot('wp'); DROP PUBLICATION wp; DROP TABLE wp, wp_b, wp_made"
     )
 
 
