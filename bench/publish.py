@@ -136,8 +136,7 @@ class Bench:
 
     def table(self) -> str:
         """What was found, as Markdown."""
-        head = Results(0)
-        lines = ["# Bench of publishing", f"{head.time}, commit {head.commit}, {head.machine}", ""]
+        lines = Results(0).heading("Bench of publishing")
         lines += ["| | native | penstock | times native's seconds |", "|---|---|---|---|"]
         for each in self.found.values():
             native, ours = each.seconds["native"], each.seconds["penstock"]

@@ -62,9 +62,13 @@ class Results:
         markdown.write_text(self.markdown())
         return markdown
 
+    def heading(self, title: str) -> list[str]:
+        """A title, and when and where it was run."""
+        return [f"# {title}", f"{self.time}, commit {self.commit}, {self.machine}", ""]
+
     def markdown(self) -> str:
         """The tables."""
-        parts = ["# Bench", f"{self.time}, commit {self.commit}, {self.machine}", ""]
+        parts = self.heading("Bench")
         parts += self._copy() + self._stream() + self._decode() + self._latency()
         parts += self._batches() + self._memory() + self._relay()
         return "\n".join(parts) + "\n"

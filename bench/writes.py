@@ -142,9 +142,7 @@ class Bench:
 
     def table(self) -> str:
         """What was found, as Markdown."""
-        head = Results(0)
-        lines = ["# Bench of writes and changes"]
-        lines += [f"{head.time}, commit {head.commit}, {head.machine}", ""]
+        lines = Results(0).heading("Bench of writes and changes")
         lines += ["| | seconds | beside, seconds | ratio |", "|---|---|---|---|"]
         return "\n".join([*lines, *(each.line() for each in self.found)]) + "\n"
 

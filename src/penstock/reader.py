@@ -46,7 +46,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.change.relation import LakeTable, Relation
 from penstock.change.schema import change_schema
 from penstock.config import Settings, default_home, load_settings
-from penstock.control.catalog import lake_table_by_name, leaf_partitions
+from penstock.control.catalog import leaf_partitions
 from penstock.control.connect import ControlConnection
 from penstock.control.definitions import changed_between, definitions_at, leaves_at
 from penstock.control.functions import read_functions
@@ -60,7 +60,7 @@ from penstock.names import quote_spark
 from penstock.publish.expand import Published, publish
 from penstock.publish.frames import ChangeFrames, Commit, PublishedFrame
 from penstock.running import find_front_door
-from penstock.transaction import Transaction, table_name, transaction_on
+from penstock.transaction import Transaction, table_name, table_now, transaction_on
 
 Lsn = int | str
 
@@ -261,9 +261,7 @@ class Lake:
         )
 
     def _now(self, schema: str, name: str) -> tuple[LakeTable, list[LakeTable]]:
-        table = lake_table_by_name(self._conn, schema, name, self._root)
-        if table is None:
-            raise WrongStateError(f'relation "{schema}.{name}" does not exist', sqlstate="42P01")
+        table = table_now(self._conn, schema, name, self._root)
         if table.kind == "r":
             return table, [table]
         leaves = leaf_partitions(self._conn, table.relid, self._root)

@@ -46,7 +46,7 @@ from penstock.errors import (
 )
 from penstock.frame import FrameColumn, frame_columns, staged_lines
 from penstock.lsn import format_lsn
-from penstock.names import quote_pg, quote_pg_qualified
+from penstock.names import quote_pg, quote_pg_qualified, quote_spark
 
 _FRAME = "pg_temp.penstock_frame"
 
@@ -134,20 +134,14 @@ class Transaction:
                 target, self._execute(f"DELETE FROM {_quoted(target)} WHERE {rows}")
             )
         key = _key(target, rows.columns)
-        keys = rows.select(*(rows[f"`{name.replace('`', '``')}`"] for name in key))
+        keys = rows.select(*(rows[quote_spark(name)] for name in key))
         statement = f"DELETE FROM {_quoted(target)} AS target USING {_FRAME} AS frame"
         return self._with_frame(
             target, keys, self._columns(keys, target), f"{statement} WHERE {_same(key)}"
         )
 
     def _target(self, name: str) -> LakeTable:
-        schema, relation = table_name(self._conn, name)
-        table = lake_table_by_name(self._conn, schema, relation, self._root)
-        if table is None:
-            raise WrongStateError(
-                f'relation "{schema}.{relation}" does not exist', sqlstate="42P01"
-            )
-        return table
+        return table_now(self._conn, *table_name(self._conn, name), self._root)
 
     def _columns(self, frame: DataFrame, table: LakeTable) -> tuple[FrameColumn, ...]:
         return frame_columns(frame, table.name, table.columns)
@@ -239,6 +233,14 @@ def table_name(conn: ControlConnection, name: str) -> tuple[str, str]:
     if len(schema) > 1:
         raise InvalidParameterError(f'"{name}" is not the name of a table')
     return (schema[0] if schema else "public"), table
+
+
+def table_now(conn: ControlConnection, schema: str, name: str, lake_root: Path) -> LakeTable:
+    """A table as it is now; WrongStateError (42P01) when there is none."""
+    table = lake_table_by_name(conn, schema, name, lake_root)
+    if table is None:
+        raise WrongStateError(f'relation "{schema}.{name}" does not exist', sqlstate="42P01")
+    return table
 
 
 def _key(table: LakeTable, there: Sequence[str]) -> tuple[str, ...]:

@@ -55,9 +55,9 @@ OWN_NAME = b"penstock"
 _UNASKED = frozenset({responses.NOTICE, responses.NOTIFICATION, responses.PARAMETER_STATUS})
 _ROW_KINDS = frozenset({responses.DATA_ROW, responses.COPY_DATA})
 
-_BLOCK_TAGS = frozenset({"BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "PREPARE TRANSACTION"})
-_SETTING_TAGS = ("SET", "RESET", "COMMIT", "ROLLBACK", "PREPARE", "DISCARD")
+_BEGINNING_TAGS = frozenset({"BEGIN", "START TRANSACTION"})
 _ENDING_TAGS = frozenset({"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"})
+_SETTING_TAGS = ("SET", "RESET", "COMMIT", "ROLLBACK", "PREPARE", "DISCARD")
 _FORGETTING_TAGS = ("DEALLOCATE", "DISCARD")
 _GOODBYES = (b"VFATAL\0", b"VPANIC\0")
 
@@ -345,11 +345,11 @@ class ControlBackend:
         self.block_ended = tag in _ENDING_TAGS
         self.forgotten += tag.startswith(_FORGETTING_TAGS)
         self.endings.on_tag(tag)
-        if tag in _BLOCK_TAGS:
+        if tag in _BEGINNING_TAGS | _ENDING_TAGS:
             self.block_tags += 1
             self.own_block = False
             if tag != "ROLLBACK":  # it may be that to a savepoint
-                self.block_begun = tag in ("BEGIN", "START TRANSACTION")
+                self.block_begun = tag in _BEGINNING_TAGS
 
     def _take_ready(self, message: Message) -> None:
         self.ready_status = responses.parse_ready(message)
