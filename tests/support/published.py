@@ -18,9 +18,10 @@ from tests.support.waits import wait_until
 REPLICA = "replica"
 PASSWORD = "secret"
 
-_WAITING = """SELECT r.srrelid::regclass, r.srsubstate FROM pg_subscription_rel r
+NOT_READY = """SELECT r.srrelid::regclass, r.srsubstate FROM pg_subscription_rel r
     JOIN pg_subscription s ON s.oid = r.srsubid
     WHERE s.subname = '{}' AND r.srsubstate NOT IN ('r', 's')"""
+"""Tables of a subscription that are not copied and caught up."""
 
 
 def conninfo(node: Node) -> str:
@@ -57,7 +58,7 @@ def subscribed_to(
 
 def wait_in_sync(database: Database, name: str) -> None:
     """Wait until every table of a subscription is copied and caught up."""
-    query = _WAITING.format(name)
+    query = NOT_READY.format(name)
     try:
         wait_until(lambda: database.psql(query) == "", SYNC_TIMEOUT, f"{name} to be in sync")
     except AssertionError as error:

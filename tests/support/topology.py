@@ -20,7 +20,7 @@ import pytest
 from tests.support.fix_servers import Database
 from tests.support.node import Node
 from tests.support.psql import PsqlError
-from tests.support.published import conninfo, make_replica
+from tests.support.published import NOT_READY, conninfo, make_replica
 from tests.support.subscribing import SYNC_TIMEOUT
 from tests.support.waits import wait_until
 
@@ -40,10 +40,6 @@ _BEHIND = """SELECT FROM pg_stat_replication r JOIN pg_replication_slots s ON s.
     WHERE s.slot_name = %s AND r.replay_lsn >= %s::pg_lsn"""
 
 _SLOT = "SELECT subslotname FROM pg_subscription WHERE subname = '{}'"
-
-_NOT_READY = """SELECT r.srrelid::regclass, r.srsubstate FROM pg_subscription_rel r
-    JOIN pg_subscription s ON s.oid = r.srsubid
-    WHERE s.subname = '{}' AND r.srsubstate NOT IN ('r', 's')"""
 
 _SUBSCRIPTIONS = """SELECT quote_ident(subname) FROM pg_subscription
     JOIN pg_database d ON d.oid = subdbid WHERE datname = current_database()"""
@@ -134,7 +130,7 @@ class End:
 
     def wait_in_sync(self, name: str) -> None:
         """Wait until every table of a subscription is copied and caught up."""
-        query = _NOT_READY.format(name)
+        query = NOT_READY.format(name)
         try:
             wait_until(lambda: self.psql(query) == "", SYNC_TIMEOUT, f"{name} to be in sync")
         except AssertionError as error:
