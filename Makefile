@@ -32,8 +32,9 @@ test: $(INSTALLED) ## Run all tests, the quick ones first, in two processes (WOR
 test-unit: $(INSTALLED) ## Run the tests that need no JVM and no server (seconds)
 	$(PY) -m pytest tests/unit
 
-soak: $(INSTALLED) ## Kill a node at random moments under load (MINUTES=10, SEED=made up)
+soak: $(INSTALLED) ## Kill a node at random moments under load; 5 M rows at once (MINUTES=10, SEED=made up)
 	$(PY) -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	$(PY) -m tests.faults.large_transaction
 
 check: $(INSTALLED) ## Check format, lint, types and import layers
 	$(VENV)/bin/ruff format --check .

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bench.sides import DATABASE
 from penstock.client.chunks import Chunk, ChunkBuilder
 from penstock.pgoutput.decode import Decoder
+from tests.support.pgoutput_bytes import received
 from tests.support.servers import PostgresServer
 
 _MESSAGES = (
@@ -42,6 +43,6 @@ def _chunks(source: PostgresServer, slot: str) -> list[Chunk]:
     builder, chunks = ChunkBuilder(), []
     with source.connect(DATABASE) as connection, connection.cursor(binary=True) as cursor:
         for (message,) in cursor.execute(_MESSAGES, (slot,)):
-            if builder.add(memoryview(message), 0) and (chunk := builder.cut()):
+            if builder.add(received(message)) and (chunk := builder.cut()):
                 chunks.append(chunk)
     return [*chunks, chunk] if (chunk := builder.cut()) else chunks

@@ -22,34 +22,49 @@ def insert(first: int, rows: int, table: str = "orders") -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """Statements for the publisher; ``changes`` is how many rows they change."""
+    """Statements for the publisher; ``changes`` is how many rows they change.
+
+    ``goal``: how many times as fast as native its stream must be applied.
+    """
 
     name: str
     changes: int
     sql: str
+    goal: float | None
 
 
-def workloads(copied: int, scale: float) -> list[Workload]:
-    """The loads of a stream, on a table that has ``copied`` rows; scale 1 is the full size."""
+TURNS = 3
+"""How often each load can be repeated: deletes take other rows each time."""
+
+
+def workloads(copied: int, scale: float, turn: int) -> list[Workload]:
+    """The loads of a stream, on a table that has ``copied`` rows; scale 1 is the full size.
+
+    ``turn`` counts from 0 to TURNS - 1.
+    """
     million, half, singles, fours = (int(n * scale) for n in (1_000_000, 500_000, 100_000, 50_000))
-    first = copied + 1
+    first = copied + 1 + turn * (million + singles + fours)
+    kept = copied - turn * half
     next_id = first + million
     return [
-        Workload(f"{million:,} inserts, one transaction", million, insert(first, million)),
+        Workload(f"{million:,} inserts, one transaction", million, insert(first, million), 1.0),
         Workload(
             f"{half:,} updates, one transaction",
             half,
             f"UPDATE orders SET status = 'paid', amount = amount + 1 WHERE id <= {half}",
+            0.8,
         ),
         Workload(
             f"{half:,} deletes, one transaction",
             half,
-            f"DELETE FROM orders WHERE id > {copied - half} AND id <= {copied}",
+            f"DELETE FROM orders WHERE id > {kept - half} AND id <= {kept}",
+            None,
         ),
         Workload(
             f"{singles:,} single-row transactions",
             singles,
             _in_a_loop(next_id, singles, f"INSERT INTO orders VALUES (g, {_VALUES})"),
+            1.2,
         ),
         Workload(
             f"{fours:,} four-row transactions",
@@ -63,6 +78,7 @@ def workloads(copied: int, scale: float) -> list[Workload]:
                 + _VALUES
                 + ")",
             ),
+            0.9,
         ),
     ]
 

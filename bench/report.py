@@ -14,6 +14,7 @@ from statistics import median
 
 import psutil
 
+from bench import goals
 from bench.decode import DecodeRate
 from bench.latency import Latency
 from bench.memory import Peak
@@ -25,11 +26,16 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass
 class Drained:
-    """Seconds that each side needed for one workload."""
+    """Seconds that each side needed for one workload, of each run; ``goal`` as the workload's."""
 
     workload: str
     changes: int
-    seconds: dict[str, float]
+    goal: float | None
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, side: str, seconds: float) -> None:
+        """Take note of a run."""
+        self.seconds.setdefault(side, []).append(seconds)
 
 
 @dataclass
@@ -39,7 +45,7 @@ class Results:
     rows: int
     copy_seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     copy_floor: float | None = None
-    drained: list[Drained] = field(default_factory=list)
+    drained: dict[str, Drained] = field(default_factory=dict)
     decode: DecodeRate | None = None
     latencies: list[Latency] = field(default_factory=list)
     batches: list[BatchCost] = field(default_factory=list)
@@ -78,8 +84,8 @@ class Results:
             f"## Initial copy of {self.rows:,} rows",
             "Median of the runs, CREATE SUBSCRIPTION to state r.",
             "",
-            "| | runs | seconds | rows read/s | times native |",
-            "|---|---|---|---|---|",
+            "| | runs | seconds | rows read/s | times native | goal |",
+            "|---|---|---|---|---|---|",
         ]
         for name, sides in self.copy_seconds.items():
             native = median(sides["native"])
@@ -87,29 +93,39 @@ class Results:
                 middle = median(runs)
                 rate = f"{self.rows / middle:,.0f}"
                 ratio = native / middle
+                goal = "" if side == "native" else goals.at_least(goals.COPY[name], ratio)
                 lines.append(
-                    f"| {name}, {side} | {len(runs)} | {middle:.2f} | {rate} | {ratio:.2f} |"
+                    f"| {name}, {side} | {len(runs)} | {middle:.2f} | {rate} | {ratio:.2f}"
+                    f" | {goal} |"
                 )
         if self.copy_floor is not None:
-            lines.append(f"| COPY TO /dev/null | 1 | {self.copy_floor:.2f} | | |")
+            lines.append(f"| COPY TO /dev/null | 1 | {self.copy_floor:.2f} | | | |")
         return [*lines, ""]
 
     def _stream(self) -> list[str]:
         if not self.drained:
             return []
-        names = list(self.drained[0].seconds)
+        names = list(next(iter(self.drained.values())).seconds)
         lines = [
             "## Stream",
-            "Seconds to drain a workload that waits in the slot, ENABLE to replayed.",
+            "Seconds to drain a workload that waits in the slot, ENABLE to replayed: medians, and"
+            " the range of the ratio over the runs.",
             "",
-            f"| workload | {' | '.join(names)} | penstock rows/s | times native |",
-            f"|---|{'---|' * (len(names) + 2)}",
+            f"| workload | {' | '.join(names)} | penstock rows/s | times native | goal |",
+            f"|---|{'---|' * (len(names) + 3)}",
         ]
-        for each in self.drained:
-            cells = [f"{each.seconds[name]:.1f}" for name in names]
-            rate = f"{each.changes / each.seconds['penstock']:,.0f}"
-            ratio = f"{each.seconds['native'] / each.seconds['penstock']:.2f}"
-            lines.append(f"| {each.workload} | {' | '.join(cells)} | {rate} | {ratio} |")
+        for each in self.drained.values():
+            middle = {name: median(each.seconds[name]) for name in names}
+            cells = " | ".join(f"{middle[name]:.1f}" for name in names)
+            rate = f"{each.changes / middle['penstock']:,.0f}"
+            pairs = zip(each.seconds["native"], each.seconds["penstock"], strict=True)
+            ratios = [native / ours for native, ours in pairs]
+            ratio = middle["native"] / middle["penstock"]
+            lines.append(
+                f"| {each.workload} | {cells} | {rate}"
+                f" | {ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                f" | {goals.at_least(each.goal, ratio)} |"
+            )
         return [*lines, ""]
 
     def _latency(self) -> list[str]:
@@ -117,13 +133,16 @@ class Results:
             "## Commit to visible",
             "Seconds under a load of single-row transactions at a steady pace.",
             "",
-            "| load | side | transactions/s | p50 | p99 |",
-            "|---|---|---|---|---|",
+            "| load | side | transactions/s | p50 | p99 | goals |",
+            "|---|---|---|---|---|---|",
         ]
-        lines += [
-            f"| {each.workload} | {each.side} | {each.rate:.0f} | {each.p50:.3f} | {each.p99:.3f} |"
-            for each in self.latencies
-        ]
+        for each in self.latencies:
+            p50, p99 = goals.LATENCY[each.workload]
+            asked = f"{goals.at_most(p50, each.p50)}; {goals.at_most(p99, each.p99)}"
+            lines.append(
+                f"| {each.workload} | {each.side} | {each.rate:.0f} | {each.p50:.3f}"
+                f" | {each.p99:.3f} | {'' if each.side == 'native' else asked} |"
+            )
         return [*lines, ""] if self.latencies else []
 
     def _decode(self) -> list[str]:
@@ -148,6 +167,11 @@ class Results:
             f"| {b.side} | {b.keys:,} | {b.rows:,} | {b.seconds:.2f} | {b.first:.2f} |"
             for b in self.batches
         ]
+        ours = {each.rows: each.seconds for each in self.batches if each.side == "penstock"}
+        if ours:
+            growth = ours[max(ours)] / ours[min(ours)]
+            asked = goals.at_most(goals.GROWTH, growth)
+            lines += ["", f"penstock's grows by a factor of {growth:.2f} (goal: below {asked})."]
         return [*lines, ""] if self.batches else []
 
     def _memory(self) -> list[str]:

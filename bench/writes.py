@@ -6,7 +6,8 @@
     COPY FROM STDIN      the same rows into a PostgreSQL 18 and into a node, in turns
     INSERT by psql       one row each, by psql's own \\timing
     lake.changes         what one commit inserted, through a row filter and a column list, beside
-                         the same data files read by Spark with filter and columns written by hand
+                         Spark with filter and columns written by hand: reading Delta's change data
+                         feed of the same rows, and reading the data files as such
     lake.changes         of many commits of one row
 
 Writes bench/results/writes.md.
@@ -20,10 +21,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psycopg
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
 import penstock
@@ -120,18 +123,28 @@ class Bench:
             def published() -> DataFrame:
                 return lake.changes("p", start, table="changed")
 
-            def by_hand() -> DataFrame:
+            def files_by_hand() -> DataFrame:
                 return lake.spark.read.parquet(*files).where(FILTER).select(*LISTED)
 
-            assert published().count() == by_hand().count()
-            ours, plain = _in_turns([lambda: _read(published()), lambda: _read(by_hand())])
+            feed = self._node.home.parent / "feed"
+            _make_feed(lake.table("changed"), feed)
+
+            def feed_by_hand() -> DataFrame:
+                reader = lake.spark.read.format("delta").option("readChangeFeed", "true")
+                changes = reader.option("startingVersion", 1).load(str(feed))
+                return changes.where(FILTER).select("_change_type", "_commit_version", *LISTED)
+
+            frames = (published, feed_by_hand, files_by_hand)
+            assert len({frame().count() for frame in frames}) == 1
+            ours, *plain = _in_turns([partial(_read_of, frame) for frame in frames])
             work = f"lake.changes of {rows:,} inserted rows, filtered and listed"
-            self._note(work, ours, "Spark by hand", plain)
+            for other, seconds in zip(("Delta's change feed", "data files"), plain, strict=True):
+                self._note(work, ours, f"Spark by hand, {other}", seconds)
 
             start = lake.lsn
             for number in range(COMMITS):
                 self._lake.execute(insert(number, 1, "small").encode())
-            (took,) = _in_turns([lambda: _read(lake.changes("p", start, table="small"))])
+            (took,) = _in_turns([lambda: _read_of(lambda: lake.changes("p", start, table="small"))])
             self._note(f"lake.changes of {COMMITS} commits of one row", took)
 
     def _note(
@@ -158,9 +171,16 @@ def _copy_in(connection: psycopg.Connection[Any], table: str, given: bytes) -> N
             copy.write(given[start : start + PIECE])
 
 
-def _read(frame: DataFrame) -> None:
-    """Compute all of it, and keep nothing."""
-    frame.write.format("noop").mode("overwrite").save()
+def _make_feed(rows: DataFrame, folder: Path) -> None:
+    """A Delta table with the change data feed on; these rows are its version 1."""
+    table = DeltaTable.create(rows.sparkSession).location(str(folder)).addColumns(rows.schema)
+    table.property("delta.enableChangeDataFeed", "true").execute()
+    rows.write.format("delta").mode("append").save(str(folder))
+
+
+def _read_of(frame: Callable[[], DataFrame]) -> None:
+    """Make a frame, compute all of it, and keep nothing."""
+    frame().write.format("noop").mode("overwrite").save()
 
 
 def _timed(work: Callable[[], object]) -> float:

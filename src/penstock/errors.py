@@ -118,6 +118,15 @@ class ValueNotHeldError(PenstockError):
     sqlstate = "22003"
 
 
+class ComputedValueError(PenstockError):
+    """PostgreSQL could not compute a default or a generated column; SQLSTATE and text are its own.
+
+    ``position`` is the change's in its batch, where that is known.
+    """
+
+    position: int | None = None
+
+
 class SlotError(PenstockError):
     """The replication slot is missing, lost, or not where it must be (start-up contract)."""
 

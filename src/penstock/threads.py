@@ -8,8 +8,9 @@ a library that waits for a publisher: Python waits for an executor's threads bef
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 from penstock.errors import PenstockError
@@ -39,3 +40,15 @@ def beside(
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return outcome
+
+
+@contextmanager
+def meanwhile(
+    work: Callable[[], T], name: str, expected: tuple[type[Exception], ...] = (PenstockError,)
+) -> Iterator[Future[T]]:
+    """As ``beside``, for the block: it has ended behind it, well or not."""
+    done = beside(work, name, expected)
+    try:
+        yield done
+    finally:
+        wait([done])

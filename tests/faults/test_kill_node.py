@@ -76,9 +76,16 @@ class Victim:
         self.node.env = usual
 
     def subscribe(self) -> None:
-        """Make the subscription, unless it was made before."""
+        """Make the subscription, unless it was made before.
+
+        The node's ledger has columns more, which get a value of their own in each row.
+        """
         if not self._subscribed:
             conninfo = self.publisher.conninfo
+            self.node.psql(
+                "CREATE TABLE ledger (n bigserial, id int PRIMARY KEY, account int, amount int,"
+                " twice int NOT NULL GENERATED ALWAYS AS (amount * 2) STORED)"
+            )
             self.node.psql(f"CREATE SUBSCRIPTION kill CONNECTION '{conninfo}' PUBLICATION kill")
             self._subscribed = True
 
@@ -102,9 +109,11 @@ class Victim:
             wait_equal(self.publisher, f"SELECT {columns} FROM {table}", self.node)
         assert self.node.psql("SELECT sum(balance) FROM account") == "2000000"
         ledger = self.node.psql(
-            "SELECT count(*), count(DISTINCT id), coalesce(sum(amount), 0) FROM ledger"
+            "SELECT count(*), count(DISTINCT id), count(DISTINCT n), coalesce(sum(amount), 0),"
+            " count(*) FILTER (WHERE twice <> amount * 2) FROM ledger"
         )
-        assert ledger == f"{2 * self._written}|{2 * self._written}|0"
+        rows = 2 * self._written
+        assert ledger == f"{rows}|{rows}|{rows}|0|0"
 
 
 @pytest.fixture(scope="module")

@@ -226,14 +226,22 @@ def test_a_slot_that_is_advanced_or_dropped(lake: Node, near: Replica, far: Repl
 def test_a_publication_that_is_dropped_and_made_again(
     lake: Node, near: Replica, far: Replica
 ) -> None:
-    """A commit between the two cannot be sent, as PostgreSQL has it; the others are."""
+    """A commit between the two cannot be sent, as PostgreSQL has it; the others are.
+
+    What the node itself writes between the two, as the ledger's row of the DROP, is no such commit.
+    """
     far.disable("far")
+    lake.psql("INSERT INTO lf_log VALUES (600, 'before'); DROP PUBLICATION lf")
+    held = """SELECT count(*) FROM (SELECT DISTINCT ON (objid) facts FROM penstock.definition
+        WHERE kind = 'publication' ORDER BY objid, lsn DESC) last WHERE facts->>'name' = 'lf'"""
+    wait_until(lambda: lake.psql(held) == "0", 30, "the ledger to have the DROP")
+    logged = len(far.database.server.log_text())
     lake.psql(
-        "INSERT INTO lf_log VALUES (600, 'before'); DROP PUBLICATION lf;"
         "CREATE PUBLICATION lf FOR TABLE lf, lf_log; INSERT INTO lf_log VALUES (600, 'after')"
     )
     far.alter("far", "ENABLE")
     _same(lake, near, far)
+    assert "loading publication" not in far.database.server.log_text()[logged:]
     far.disable("far")
     with far.logging('publication "lf" does not exist'):
         lake.psql("DROP PUBLICATION lf; INSERT INTO lf_ratio VALUES (-1, 1)")

@@ -38,3 +38,4 @@ SELECT max(sum_a) FROM (SELECT avg(salary) sum_a FROM people GROUP BY city) x --
 SELECT rate * rate FROM people WHERE id = 6 -- 38 digits
 SELECT nums || 1 FROM people -- array_append
 SELECT age(seen) FROM people -- age
+SELECT FROM people -- without columns

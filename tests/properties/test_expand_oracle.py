@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.change.relation import LakeColumn, LakeTable
+from penstock.change.schema import CASCADE, RESTART_IDENTITY
 from penstock.control.connect import ControlConnection
 from penstock.control.functions import read_functions, read_type_names
 from penstock.control.publications import publication_facts
@@ -54,6 +55,10 @@ DELETE FROM {t} WHERE id > 9
 UPDATE {t} SET n = 20 - n, m = 'it''s so so'
 TRUNCATE {t}
 INSERT INTO {t} (id, n) VALUES (4, 9.99)
+TRUNCATE {t} RESTART IDENTITY
+TRUNCATE {t} RESTART IDENTITY CASCADE
+TRUNCATE {t} CASCADE
+INSERT INTO {t} (id, n) VALUES (4, 9.99)
 """
 
 
@@ -84,7 +89,8 @@ class Both:
         self.conn.execute(statement.encode())
         after = self.rows()
         if statement.startswith("TRUNCATE"):
-            version = tables.truncate(self.writer.at_head(), "truncated")
+            options = RESTART_IDENTITY * ("RESTART" in statement) + CASCADE * ("CASC" in statement)
+            version = tables.truncate(self.writer.at_head(), "truncated", options)
         else:
             gone = [row for row in before if row not in after]
             version = self.writer.change(gone, [row for row in after if row not in before])

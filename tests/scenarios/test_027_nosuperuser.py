@@ -186,3 +186,48 @@ def test_whose_rights_count(ends: Ends) -> None:
     subscriber.mend("nos", "ALTER TABLE nos DISABLE ROW LEVEL SECURITY")
     ends.caught_up("nos")
     ends.same("nos")
+
+
+def test_row_security_of_the_publisher(ends: Ends) -> None:
+    """A copy by a role that policies apply to fails with row_security off; the stream has no such.
+
+    With it on, PostgreSQL copies what the policies show, and the lake refuses to copy at all.
+    """
+    publisher, subscriber = ends.publisher, ends.subscriber
+    ends.both(
+        "CREATE TABLE sec (id int PRIMARY KEY);"
+        "CREATE TABLE sec_p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE sec_p1 PARTITION OF sec_p FOR VALUES FROM (0) TO (10)"
+    )
+    publisher.psql(
+        "INSERT INTO sec VALUES (1), (2); INSERT INTO sec_p VALUES (1), (2);"
+        "CREATE ROLE sec_reader LOGIN REPLICATION PASSWORD 'secret';"
+        "GRANT SELECT ON sec, sec_p TO sec_reader",
+        "ALTER TABLE sec ENABLE ROW LEVEL SECURITY; CREATE POLICY sec ON sec USING (id = 1);"
+        "ALTER TABLE sec_p ENABLE ROW LEVEL SECURITY; CREATE POLICY sec ON sec_p USING (id = 1);"
+        "CREATE PUBLICATION sec FOR TABLE sec;"
+        "CREATE PUBLICATION sec_p FOR TABLE sec_p WITH (publish_via_partition_root)",
+    )
+    reader = f"{publisher.conninfo} user=sec_reader password=secret"
+    for name in ("sec", "sec_p"):
+        subscriber.psql(
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{reader} options=-crow_security=off'"
+            f" PUBLICATION {name}"
+        )
+        affected = f'query would be affected by row-level security policy for table "{name}"'
+        subscriber.wait_error(name, affected)
+        if publisher.is_lake:
+            subscriber.mend(name, f"ALTER SUBSCRIPTION {name} CONNECTION '{reader}'")
+            subscriber.wait_error(name, "row-level security on lake tables is not supported")
+            subscriber.psql(f"ALTER SUBSCRIPTION {name} DISABLE")
+            publisher.psql("ALTER ROLE sec_reader BYPASSRLS")
+            subscriber.psql(f"ALTER SUBSCRIPTION {name} ENABLE")
+            subscriber.wait_in_sync(name)
+            publisher.psql("ALTER ROLE sec_reader NOBYPASSRLS")
+            ends.same(name)
+        else:
+            subscriber.mend(name, f"ALTER SUBSCRIPTION {name} CONNECTION '{reader}'")
+            subscriber.wait_in_sync(name)
+            assert subscriber.rows(name) == ["1"]
+        ends.sent(name, f"INSERT INTO {name} VALUES (5)")
+        assert "5" in subscriber.rows(name)

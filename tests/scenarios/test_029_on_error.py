@@ -84,3 +84,43 @@ def test_disabled_mended_skipped_and_advanced(ends: Ends) -> None:
         " WHERE subname = 'err'"
     )
     assert subscriber.psql(counts) == "2|1"
+
+
+def test_skipping_what_is_streamed_and_what_is_prepared(ends: Ends) -> None:
+    """SKIP leaves out a transaction that came in progress, and one that came prepared, as a whole.
+
+    What is committed behind each is applied.
+    """
+    publisher, subscriber = ends.publisher, ends.subscriber
+    ends.both("CREATE TABLE err (i int PRIMARY KEY); CREATE TABLE err_other (i int PRIMARY KEY)")
+    publisher.psql("CREATE PUBLICATION err FOR TABLE err, err_other")
+    early = f"{publisher.conninfo} options=-clogical_decoding_work_mem=64kB"
+    subscriber.psql(
+        f"CREATE SUBSCRIPTION err CONNECTION '{early}' PUBLICATION err"
+        " WITH (streaming = on, two_phase = true, disable_on_error = true)"
+    )
+    subscriber.wait_in_sync("err")
+    subscriber.psql("INSERT INTO err VALUES (1), (2), (3)")
+    many = "INSERT INTO err_other SELECT generate_series({0}, {0} + 3000)"
+    bad = (
+        f"BEGIN; {many.format(10_000)}; INSERT INTO err VALUES (1); COMMIT",
+        f"BEGIN; {many.format(20_000)}; SAVEPOINT s; INSERT INTO err VALUES (2);"
+        "PREPARE TRANSACTION 'err_long'; COMMIT PREPARED 'err_long'",
+        "BEGIN; INSERT INTO err_other VALUES (30000); INSERT INTO err VALUES (3);"
+        "PREPARE TRANSACTION 'err_short'; COMMIT PREPARED 'err_short'",
+    )
+    for number, transaction in enumerate(bad):
+        publisher.psql(transaction, f"INSERT INTO err_other VALUES ({number})")
+        finished = subscriber.wait_error("err", EXISTS, lake=KEY)
+        disabled(subscriber)
+        subscriber.psql(f"ALTER SUBSCRIPTION err SKIP (lsn = '{finished}')")
+        subscriber.psql("ALTER SUBSCRIPTION err ENABLE")
+        ends.caught_up("err")
+        expected = [str(each) for each in range(number + 1)]
+        assert subscriber.rows("err_other") == expected
+    assert subscriber.rows("err") == ["1", "2", "3"]
+    prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
+    assert subscriber.psql(prepared) == "0"
+    if not publisher.is_lake:  # whose commits are short records
+        streamed = "SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = 'err'"
+        wait_until(lambda: int(publisher.psql(streamed)) >= 2, 60, "two to have been streamed")

@@ -60,7 +60,7 @@ def test_a_chain_of_three(seats: Seats, names: tuple[str, str, str]) -> None:
     """What the second has from the first goes on to a third only with ``origin = any``.
 
     The second, asked for its own rows with a copy, is known to have others': a warning says so,
-    and a table of it that is copied has them.
+    and a table of it that is copied has them.  RESTART IDENTITY of a TRUNCATE goes on, too.
     """
     first, second, third = ends = [seats(name) for name in names]
     both = f"{TABLE}; {TABLE.replace('TABLE org', 'TABLE org_any')}"
@@ -92,6 +92,13 @@ def test_a_chain_of_three(seats: Seats, names: tuple[str, str, str]) -> None:
     second.wait_sent((third, "org_3"))
     assert second.rows("org") == ["1|first", "2|second, too", "3|first"]
     assert third.rows("org") == ["1|first", "2|second, too"]
+
+    third.psql("CREATE SEQUENCE org_seq OWNED BY org_any.a", "SELECT setval('org_seq', 9)")
+    first.psql("TRUNCATE org_any RESTART IDENTITY")
+    first.wait_sent((second, "org_2"))
+    second.wait_sent((third, "org_any_3"))
+    assert third.rows("org_any") == []
+    assert third.psql("SELECT last_value, is_called FROM org_seq") == "1|f"
 
 
 def _in_sync(*subscriptions: tuple[End, str]) -> None:

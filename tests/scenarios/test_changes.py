@@ -155,23 +155,16 @@ def test_changes_of_a_subscribed_table(node: Node, publisher_db: Database) -> No
 
 
 def test_what_the_lake_does_not_check_is_refused(node: Node) -> None:
-    """A table that another one refers to, and a constraint that is not valid."""
+    """A constraint that is not valid."""
     node.psql(
-        "CREATE TABLE chg_r (id int PRIMARY KEY); CREATE TABLE chg_f (r int REFERENCES chg_r);"
         "CREATE TABLE chg_c (id int); INSERT INTO chg_c VALUES (1);"
-        "ALTER TABLE chg_c ADD CHECK (id > 1) NOT VALID; INSERT INTO chg_r VALUES (1)"
+        "ALTER TABLE chg_c ADD CHECK (id > 1) NOT VALID"
     )
-    refused = {
-        "DELETE FROM chg_r": "foreign key",
-        "TRUNCATE chg_r CASCADE": "foreign key",
-        "UPDATE chg_c SET id = 5": "not valid",
-    }
     with node.connect() as conn:
-        for sql, reason in refused.items():
-            with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
-                conn.execute(sql.encode())
-            assert reason in (caught.value.diag.message_detail or "")
-    assert node.psql("SELECT count(*) FROM chg_r, chg_c") == "1"
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+            conn.execute("UPDATE chg_c SET id = 5")
+        assert "not valid" in (caught.value.diag.message_detail or "")
+    assert node.psql("SELECT id FROM chg_c") == "1"
 
 
 def test_a_check_that_is_not_of_the_row_alone_is_refused(node: Node) -> None:

@@ -41,7 +41,7 @@ SHOWN = {
     "advanced": Shown("55000", '"advanced" is ahead of', "was advanced", "advance"),
     "recreated": Shown("55000", '"recreated" is ahead of', "created again", "new copy"),
     "dropped": Shown(
-        "42704", 'publications do not exist on the publisher: "dropped"', "", "refresh"
+        "42704", 'publications do not exist on the publisher: "dropped"', "", "DROP PUBLICATION"
     ),
     "moved": Shown("55000", "the publisher is not the one", "of system", "Correct the connection"),
     "shared": Shown("55006", 'replication slot "shared" is active for PID', "", ""),

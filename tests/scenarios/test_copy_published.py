@@ -302,11 +302,11 @@ def test_a_partitioned_lake_table(publisher_db: Database, tmp_path: Path) -> Non
             location.mkdir()
             lake = replace(table.lake, relid=10 + number, kind="r", location=str(location))
             leaves.append(one_leaf(lake, constraint))
-        routed = replace(table, leaves=tuple(leaves))
+        routed = replace(table, leaves=tuple(leaves), routed=True)
         done = copy.run(routed).ranges[0]
         assert {relid: file.rows for relid, file in done.files} == {10: 100, 11: 200}
         with pytest.raises(PenstockError, match=r'no partition of relation "public\.t" found'):
-            copy.run(replace(table, leaves=tuple(leaves[:1])))
+            copy.run(replace(routed, leaves=tuple(leaves[:1])))
 
 
 def test_rights_on_columns_and_on_the_root_are_enough(

@@ -163,6 +163,8 @@ CREATE TABLE lt_p1 PARTITION OF lt_p FOR VALUES FROM (0) TO (10);
 CREATE TABLE lt_k (a int); INSERT INTO lt_k VALUES (0);
 CREATE TABLE lt_i (id int PRIMARY KEY, a int); ALTER TABLE lt_i REPLICA IDENTITY NOTHING;
 CREATE PUBLICATION lt_ids FOR TABLE lt_i;
+CREATE TABLE lt_m (id int PRIMARY KEY); INSERT INTO lt_m VALUES (1);
+CREATE TABLE lt_f (id int PRIMARY KEY, m int REFERENCES lt_m); INSERT INTO lt_f VALUES (1, 1);
 """
 
 REFUSED = {
@@ -198,6 +200,10 @@ REFUSED = {
     "merge lt_i: 1 id, 2 a": ("55000", 'cannot update table "lt_i"'),
     "delete lt_i: 1 id": ("55000", 'cannot delete from table "lt_i"'),
     "delete lt_k: 1 a": ("55000", 'table "public.lt_k" has no key'),
+    "append lt_f: 2 id, 9 m": ("23503", 'Key (m)=(9) is not present in table "lt_m".'),
+    "merge lt_f: 1 id, 9 m": ("23503", 'Key (m)=(9) is not present in table "lt_m".'),
+    "delete lt_m: 1 id": ("23503", 'Key (id)=(1) is still referenced from table "lt_f".'),
+    "overwrite lt_m: 2 id": ("0A000", "cannot truncate a table referenced"),
     "overwrite lt_r: 1 id": ("23502", 'null value in column "a" of relation "lt_r"'),
 }
 """A method, its table, and the SELECT list of its frame: SQLSTATE and a part of the error."""
@@ -208,8 +214,11 @@ def rules(node: Node) -> Iterator[None]:
     """The tables, which must be as they were after all tests."""
     node.psql(RULES)
     yield
-    left = node.psql("SELECT id, a, n FROM lt_r ORDER BY id; TABLE lt_p; TABLE lt_k; TABLE lt_i")
-    assert left == "1|a|1.00\n2|b|2.00\n0"
+    left = node.psql(
+        "SELECT id, a, n FROM lt_r ORDER BY id; TABLE lt_p; TABLE lt_k; TABLE lt_i;"
+        "TABLE lt_m; TABLE lt_f"
+    )
+    assert left == "1|a|1.00\n2|b|2.00\n0\n1\n1|1"
 
 
 @pytest.mark.parametrize("call", REFUSED)

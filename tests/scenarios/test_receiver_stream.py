@@ -270,6 +270,17 @@ def test_a_publication_dropped_while_streaming(stream: Stream) -> None:
         wait_until(lambda: receiver.state is ReceiverState.FAILED, 20, "the stream to stop")
         with pytest.raises(PublicationError, match='"p"'):
             receiver.check()
+    stream.database.psql("CREATE PUBLICATION p FOR TABLE logs")
+    with stream.receiver(log) as receiver:
+        wait_until(lambda: receiver.state is ReceiverState.FAILED, 20, "the same gap to be met")
+        with pytest.raises(PublicationError) as caught:
+            receiver.check()
+    assert "pg_replication_origin_advance" in (caught.value.hint or "")
+    position = stream.wal_position()
+    with stream.receiver(log, lambda: position) as receiver:
+        stream.database.psql("INSERT INTO logs VALUES (3)")
+        stream.await_staged(log, receiver)
+    assert Replay().apply(log.segments(position)).rows("logs") == [{"id": 3}]
 
 
 def test_a_value_that_the_lake_cannot_hold(stream: Stream) -> None:

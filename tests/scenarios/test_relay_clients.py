@@ -161,6 +161,19 @@ def test_results_of_several_statements(conn: psycopg.Connection[Any]) -> None:
     assert cursor.fetchall() == [("b",)]
 
 
+def test_binary_cursors(conn: psycopg.Connection[Any]) -> None:
+    """FETCH from a BINARY cursor has binary values, in a text of several statements, too."""
+    declare = 'BEGIN; DECLARE "b 1" BINARY CURSOR FOR SELECT 258; DECLARE t CURSOR FOR SELECT 258;'
+    for text, expected in [
+        (f'{declare} FETCH ALL IN "b 1"; COMMIT', (1, b"\0\0\1\2")),
+        (f"{declare} FETCH t; COMMIT", (0, b"258")),
+    ]:
+        cursor = conn.execute(text)
+        while cursor.pgresult is None or not cursor.pgresult.ntuples:
+            assert cursor.nextset()
+        assert (cursor.pgresult.fformat(0), cursor.pgresult.get_value(0, 0)) == expected
+
+
 def test_psycopg_parameters(conn: psycopg.Connection[Any]) -> None:
     """Parameters and results in text and binary, prepared and not."""
     values = (1, "é", 2.5, True, None, b"\0\1", [1, 2], Jsonb({"a": 1}))

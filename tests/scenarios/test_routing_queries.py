@@ -36,7 +36,12 @@ CREATE VIEW view_of_guarded AS SELECT * FROM guarded;
 CREATE SEQUENCE numbers;
 CREATE ROLE reader;
 CREATE POLICY part_of_it ON guarded USING (id > 10);
-GRANT SELECT ON guarded, view_of_guarded TO reader;
+CREATE TABLE split (id int) PARTITION BY RANGE (id);
+CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id);
+CREATE TABLE split_11 PARTITION OF split_1 FOR VALUES FROM (0) TO (10);
+ALTER TABLE split ENABLE ROW LEVEL SECURITY;
+CREATE POLICY part_of_it ON split USING (id > 5);
+GRANT SELECT ON guarded, view_of_guarded, split, split_1, split_11 TO reader;
 """
 
 
@@ -153,10 +158,8 @@ REFUSED = [
     "SELECT * FROM lake FOR UPDATE",
     "SELECT * FROM lake FOR KEY SHARE",
     "SELECT * FROM view_of_lake FOR SHARE",
-    "SELECT * INTO copied FROM mine",
-    "SELECT * INTO TEMP copied FROM lake",
-    "WITH x AS (SELECT 1) SELECT * INTO TABLE copied FROM x",
-    "SELECT * INTO pg_temp.copied FROM lake",
+    "SELECT * INTO copied FROM mine, lake",
+    "SELECT * INTO TEMP copied FROM lake, mine",
     "SELECT query_to_xml('SELECT * FROM lake', true, false, '')",
     "SELECT pg_catalog.query_to_xml ('SELECT 1', true, false, '')",
     "SELECT \"query_to_xml\"('SELECT 1', true, false, '')",
@@ -308,6 +311,19 @@ def test_row_level_security_is_refused_where_it_applies(client: Client) -> None:
     client.backend.conn.execute("SET ROLE reader")
     assert client.outcome("SELECT * FROM guarded") == "0A000"
     assert client.outcome("SELECT * FROM lake") == "42501"
+
+
+def test_policies_above_a_partition_count_where_it_is_read(client: Client) -> None:
+    """A plan names leaves only, so the policies of all above them are looked at."""
+    assert client.outcome("SELECT * FROM split") == "lake"
+    client.backend.conn.execute("SET ROLE reader")
+    for table in ("split", "split_1"):
+        for sql in ("SELECT * FROM {}", "COPY (SELECT id FROM {} WHERE id > 1) TO STDOUT"):
+            assert client.outcome(sql.format(table)) == "0A000"
+    assert client.outcome("COPY split_11 TO STDOUT") == "copy"  # PostgreSQL asks the table's own
+    client.backend.conn.execute("SET row_security = off")
+    assert client.outcome("COPY split_11 TO STDOUT") == "copy"
+    assert client.outcome("COPY guarded TO STDOUT") == "42501"
 
 
 def test_strings_follow_standard_conforming_strings(client: Client) -> None:

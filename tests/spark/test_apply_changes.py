@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from penstock.apply.changes import Applied, apply_changes
 from penstock.change import types
 from penstock.change.relation import LakeTable
 from penstock.errors import ConcurrentWriteError, RelationMismatchError, UniqueViolationError
+from penstock.lake.difference import difference
 from penstock.lake.log import head_version
 from penstock.lake.tables import read
 from tests.support.changes import (
@@ -175,6 +177,15 @@ def test_truncate_and_insert(keyed: Subscriber) -> None:
     keyed.check()
 
 
+def test_truncate_of_a_table_that_has_had_no_rows(keyed: Subscriber) -> None:
+    """It is a version, too, which subscribers of this table are told of; rows may follow."""
+    applied = keyed.apply([TRUNCATE, insert(**row(3))])
+    assert applied is not None
+    assert (applied.kind, applied.created, applied.ranges) == ("truncate", True, ((0, 2),))
+    assert difference(keyed.table.location, 1).truncated
+    keyed.check()
+
+
 def test_nothing_to_do(keyed: Subscriber) -> None:
     """A batch that changes nothing makes no version: deletes of an empty table, no changes."""
     assert keyed.apply([delete(id=1)]) is None
@@ -251,7 +262,7 @@ def test_whole_rows(spark_worker: SparkSession, tmp_path: Path) -> None:
 
 
 def test_leaves_of_a_partitioned_table(spark_worker: SparkSession, tmp_path: Path) -> None:
-    """Each leaf takes what its predicate accepts; a row that moves takes its values along."""
+    """Each leaf takes what its constraint accepts; a row that moves takes its values along."""
     shape = Shape()
     low = Subscriber(spark_worker, tmp_path / "low", shape)
     high = Subscriber(spark_worker, tmp_path / "high", shape)
@@ -259,8 +270,8 @@ def test_leaves_of_a_partitioned_table(spark_worker: SparkSession, tmp_path: Pat
 
     def both(changes: list[Change]) -> None:
         siblings = (low.table, high.table)
-        low.apply_here(changes, only="id IS NOT NULL AND id < 100", siblings=siblings)
-        high.apply_here(changes, only="id IS NOT NULL AND id >= 100", siblings=siblings)
+        low.apply_here(changes, takes=lambda t: pc.less(t["id"], 100), siblings=siblings)
+        high.apply_here(changes, takes=lambda t: pc.greater_equal(t["id"], 100), siblings=siblings)
 
     both([insert(**row(1, 1, "one")), insert(**row(2)), insert(**row(200))])
     assert in_order(low.rows()) == in_order([row(1, 1, "one"), row(2)])

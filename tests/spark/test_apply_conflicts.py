@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -365,10 +366,10 @@ def test_leaves_of_a_partitioned_table(spark_worker: SparkSession, tmp_path: Pat
 
     def both(changes: list[Change], policy: Policy, subid: int = OURS) -> list[Conflicts]:
         siblings = (low.table, high.table)
-        leaves = ((low, "id IS NOT NULL AND id < 100"), (high, "id IS NOT NULL AND id >= 100"))
+        leaves = (low, lambda t: pc.less(t["id"], 100)), (high, lambda t: pc.greater(t["id"], 99))
         return [
-            leaf.apply(changes, policy, subid, only=only, siblings=siblings)
-            for leaf, only in leaves
+            leaf.apply(changes, policy, subid, takes=takes, siblings=siblings)
+            for leaf, takes in leaves
         ]
 
     both([insert(**row(1)), insert(**row(2))], Policy.ERROR, OTHER)

@@ -178,7 +178,9 @@ def test_refused_before_anything_changes(
         ("ALTER TABLE t ADD UNIQUE (b)", "23505"),
         ("CREATE UNIQUE INDEX ON t (b)", "23505"),
         ("CREATE UNIQUE INDEX ON t (lower(c))", "0A000"),
-        ("ALTER TABLE t ADD CHECK (b > 1)", "0A000"),
+        ("ALTER TABLE t ADD CHECK (b > 1)", "23514"),
+        ("ALTER TABLE t ADD CHECK (b > random())", "0A000"),
+        ("ALTER TABLE t ADD CHECK (a > 1 OR b = 1)", None),
         ("ALTER TABLE p ATTACH PARTITION t FOR VALUES FROM (0) TO (10)", "0A000"),
         ("ALTER TABLE t ALTER COLUMN id SET NOT NULL", None),
         ("ALTER TABLE t ADD PRIMARY KEY (id)", None),
@@ -204,6 +206,19 @@ def test_rows_must_keep_new_promises(
     with pytest.raises(PenstockError) as refused:
         it.run(statement)
     assert refused.value.sqlstate == sqlstate
+
+
+def test_a_check_is_renamed_and_validated(lake: Callable[..., Lake]) -> None:
+    """RENAME CONSTRAINT and VALIDATE look at the rows as ADD does; a new column's value counts."""
+    it = lake("CREATE TABLE t (id int CHECK (id > 0))")
+    it.run("ALTER TABLE t RENAME CONSTRAINT t_id_check TO positive")
+    it.run("ALTER TABLE t ADD CONSTRAINT two CHECK (id > 1) NOT VALID")
+    for statement in ("VALIDATE CONSTRAINT two", "ADD b int DEFAULT 5 CHECK (b > 5)"):
+        with pytest.raises(PenstockError, match='of relation "t" is violated by some row'):
+            it.run("BEGIN", f"ALTER TABLE t {statement}")
+        it.run("ROLLBACK")
+    it.run("ALTER TABLE t ADD b int DEFAULT 5 CHECK (b > 4)", "ALTER TABLE t RENAME b TO c")
+    assert it.rows("t") == [{"id": 1, "c": 5}, {"id": 2, "c": 5}]
 
 
 def test_an_abort_is_restored_by_the_next_writer(lake: Callable[..., Lake]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from types import EllipsisType
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.change.relation import Relation
+from penstock.client.frames import Messages as Received
+from penstock.client.frames import unframe
 from penstock.pgoutput.describe import Messages
 
 
@@ -128,6 +131,17 @@ def framed(messages: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int
     parts = list(messages)
     offsets = np.fromiter(accumulate(map(len, parts), initial=0), np.int64)
     return np.frombuffer(bytearray().join(parts), np.uint8), offsets
+
+
+def xlog_data(message: bytes, start: int, end: int, sent_us: int) -> bytes:
+    """The frame around a message; the time is in microseconds since 2000-01-01."""
+    return struct.pack(">cQQq", b"w", start, end, sent_us) + message
+
+
+def received(*messages: bytes) -> Received:
+    """Messages as they come out of one read of the stream."""
+    frames = [xlog_data(message, 0, 0, 0) for message in messages]
+    return unframe(bytearray().join(frames), array("q", accumulate(map(len, frames)))).messages
 
 
 def split(pieces: Iterable[Messages]) -> list[bytes]:

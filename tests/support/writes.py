@@ -35,6 +35,7 @@ def check_same(node: Node, postgres: Database, name: str, script: str) -> None:
     """Assert that a script prints on the node what it prints on PostgreSQL."""
     wanted = printed(postgres.conninfo, name, script)
     found = printed(node.conninfo(), name, script)
-    for mine, theirs in zip(found, wanted, strict=True):
+    # Errors first: they say why the output differs.
+    for mine, theirs in zip(reversed(found), reversed(wanted), strict=True):
         lines = unified_diff(theirs.splitlines(), mine.splitlines(), "PostgreSQL", "node", n=1)
         assert mine == theirs, "\n".join(lines)

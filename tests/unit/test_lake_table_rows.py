@@ -50,10 +50,13 @@ def test_each_version_has_its_rows(table: LakeTable) -> None:
     assert two.version is not None
     first, second = data_files(two.location, two.version)
     gone = np.array([0, 16_383, 16_384, 30_000, 49_999], np.uint64)
-    after = tables.change_rows(two, {first: gone, second: np.array([0], np.uint64)}, [], "m")
+    masked = tables.change_rows(two, {first: gone}, [], "m")  # now its action is the last one
+    last = dataclasses.replace(two, version=masked)
+    after = tables.change_rows(last, {second: np.array([0], np.uint64)}, [], "m")
     left = [number for number in range(50_000) if number not in set(gone.tolist())]
     assert ids(table, after) == [*left, -2]
     assert ids(table, two.version) == [*range(50_000), -1, -2]
+    assert ids(table, masked) == [*left, -1, -2]
     assert ids(table, 0) == []
     assert ids(table, None) == []
 

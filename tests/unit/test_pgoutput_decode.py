@@ -69,6 +69,18 @@ def test_every_operation() -> None:
     assert not decoded.open
 
 
+def test_restarts_of_identity() -> None:
+    """Of each table, the transactions with a TRUNCATE that restarts identity, and no others."""
+    decoded = decode(
+        *wire.transaction(8, *INTRO, wire.truncate(101), wire.insert(102, ["1", ""])),
+        *wire.transaction(24, wire.truncate(101, 102, flags=3), wire.truncate(101, flags=2)),
+        *wire.transaction(40, wire.truncate(102, flags=1)),
+        *wire.transaction(56, wire.truncate(101, flags=2)),
+    )
+    assert [relation.name for relation, _ in decoded.tables] == ["t1", "T 2"]
+    assert decoded.restarts == ((24, 56), (24,))
+
+
 def test_insert_may_hold_unchanged_columns() -> None:
     """An UPDATE that a row filter made an INSERT keeps the list of what it does not carry."""
     decoded = decode(*wire.transaction(8, *INTRO, wire.insert(101, ["1", ...])))

@@ -174,13 +174,13 @@ def test_what_is_confirmed_after_a_prepare() -> None:
     """A position behind it must be durable, but there is nothing of it to apply."""
     builder = ChunkBuilder()
     for message in [*wire.transaction(8, row(1)), *wire.prepared(3, 24, row(2))]:
-        builder.add(memoryview(message), 0)
+        builder.add(wire.received(message))
     assert (builder.inside, builder.committed_lsn, builder.prepared_lsn) == (False, 16, 32)
     progress = Progress(90, builder.committed_lsn, inside=False, prepared=builder.prepared_lsn)
     assert not progress.may_advance(16)
     assert progress.may_advance(32)
     assert progress.positions(32, 16) == (90, 32, 32)
-    builder.add(memoryview(wire.rollback_prepared(3, 32, 48)), 0)
+    builder.add(wire.received(wire.rollback_prepared(3, 32, 48)))
     assert (builder.committed_lsn, builder.prepared_lsn) == (16, 48)
-    builder.add(memoryview(wire.prepare(4, 56, 64, b"K")), 0)
+    builder.add(wire.received(wire.prepare(4, 56, 64, b"K")))
     assert builder.committed_lsn == 64

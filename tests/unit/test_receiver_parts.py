@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.client.chunks import Chunk, ChunkBuilder, ChunkQueue
+from penstock.client.chunks import BULK, Chunk, ChunkBuilder, ChunkQueue
 from penstock.client.connection import publisher_conninfo
 from penstock.client.feedback import (
     Keepalive,
@@ -28,8 +28,9 @@ ROW = wire.insert(5, ["1"])
 
 
 def build(builder: ChunkBuilder, *messages: bytes) -> None:
-    for message in messages:
-        builder.add(memoryview(b"head" + message), 4)
+    """Some one by one, some together, as reads happen to end."""
+    builder.add(wire.received(*messages[:1]))
+    builder.add(wire.received(*messages[1:]))
 
 
 def content(chunk: Chunk | None) -> list[bytes]:
@@ -59,7 +60,7 @@ def test_a_large_transaction_is_cut_inside() -> None:
     pieces: list[bytes] = []
     sizes = []
     for message in messages:
-        if builder.add(memoryview(message), 0) and (chunk := builder.cut()):
+        if builder.add(wire.received(message)) and (chunk := builder.cut()):
             sizes.append(len(chunk.messages))
             pieces += content(chunk)
     pieces += content(builder.cut())
@@ -118,6 +119,32 @@ def test_the_queue_says_when_it_is_full() -> None:
     queue.take()
     states.append(queue.full)
     assert states == [True, False]
+
+
+def test_what_little_there_is_waits_for_more() -> None:
+    """While the stager lingers, bulk ends that once the publisher has sent all it has."""
+    queue = ChunkQueue()
+    little, bulk = one(ROW), one(wire.insert(5, ["x" * BULK]))
+    taken: list[Chunk | None] = []
+    stager = threading.Thread(target=lambda: taken.append(queue.take(lambda: 600)))
+    queue.put(little)
+    queue.sent_all()
+    stager.start()
+    queue.put(bulk)
+    assert taken == []
+    queue.sent_all()
+    stager.join(60)
+    assert [content(each) for each in taken] == [content(little) + content(bulk)]
+
+
+def test_lingering_has_an_end() -> None:
+    """With no more to come, and with a publisher that never says that it has sent all."""
+    queue = ChunkQueue()
+    for sent_all in (True, False):
+        queue.put(one(ROW))
+        if sent_all:
+            queue.sent_all()
+        assert content(queue.take(lambda: 0.01)) == content(one(ROW))
 
 
 def test_the_queue_can_be_closed() -> None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.change.schema import CASCADE, RESTART_IDENTITY
 from penstock.errors import PenstockError
-from penstock.sql.commands import analyzes, inner_statement, object_name, parse, truncated_names
+from penstock.sql.commands import (
+    analyzes,
+    explain_options,
+    inner_statement,
+    object_name,
+    parse,
+    truncated,
+)
 from penstock.sql.commands_guards import (
     check_embedded_set,
     check_functions,
@@ -15,6 +23,7 @@ from penstock.sql.commands_guards import (
     check_startup,
 )
 from penstock.sql.commands_table import REASONS, TREATMENTS, Treatment
+from penstock.sql.table_as import table_as
 from penstock.sql.tokens import significant
 
 
@@ -95,11 +104,6 @@ def test_every_refusal_has_its_reason() -> None:
         ('CREATE TABLE IF NOT EXISTS "pg_temp".t AS SELECT 1', True),
         ("CREATE TABLE temp AS SELECT 1", False),
         ("CREATE TABLE t AS SELECT 1", False),
-        ("SELECT 1 INTO TEMP t", True),
-        ("SELECT 1 INTO LOCAL TEMPORARY TABLE t", True),
-        ("SELECT 1 INTO pg_temp.t", True),
-        ("SELECT 1 INTO t FROM temp", False),
-        ("SELECT 1 INTO UNLOGGED t", False),
     ],
 )
 def test_temporary_tables_are_recognised(sql: str, temporary: bool) -> None:
@@ -137,6 +141,24 @@ def test_the_inner_statement_keeps_its_place(sql: str, inner: str | None) -> Non
 
 
 @pytest.mark.parametrize(
+    ("sql", "options"),
+    [
+        ("EXPLAIN SELECT verbose", {}),
+        ("EXPLAIN VERBOSE SELECT 1", {"verbose": "on"}),
+        ("EXPLAIN (SELECT verbose)", {}),
+        (
+            "EXPLAIN (VERBOSE, costs OFF, \"format\" 'JSON') SELECT 1",
+            {"verbose": "on", "costs": "off", "format": "json"},
+        ),
+        ("EXPLAIN (format text, verbose 0) SELECT 1", {"format": "text", "verbose": "0"}),
+    ],
+)
+def test_options_of_explain(sql: str, options: dict[str, str]) -> None:
+    """In both forms of the syntax, with and without values."""
+    assert explain_options(parse(sql)) == options
+
+
+@pytest.mark.parametrize(
     ("sql", "runs"),
     [
         ("EXPLAIN SELECT 1", False),
@@ -154,21 +176,47 @@ def test_explain_analyze_runs_its_statement(sql: str, runs: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "names"),
+    ("sql", "names", "options"),
     [
-        ("TRUNCATE a", ["a"]),
-        ("TRUNCATE TABLE ONLY a, b *, c.d CASCADE", ["a", "b", "c.d"]),
-        ("TRUNCATE ONLY (a), \"B\" RESTART IDENTITY", ["a", '"B"']),
-        ("TRUNCATE a, a;", ["a", "a"]),
-        ("TRUNCATE a b", None),
-        ("TRUNCATE", None),
+        ("TRUNCATE a", ["a"], 0),
+        ("TRUNCATE TABLE ONLY a, b *, c.d CASCADE", ["a", "b", "c.d"], CASCADE),
+        ("TRUNCATE ONLY (a), \"B\" RESTART IDENTITY", ["a", '"B"'], RESTART_IDENTITY),
+        ("TRUNCATE a CONTINUE IDENTITY RESTRICT", ["a"], 0),
+        ("TRUNCATE cascade, restart Restart Identity CASCADE;", ["cascade", "restart"], 3),
+        ("TRUNCATE a, a;", ["a", "a"], 0),
+        ("TRUNCATE a b", None, 0),
+        ("TRUNCATE", None, 0),
     ],
 )  # fmt: skip
-def test_truncate_names_its_tables(sql: str, names: list[str] | None) -> None:
-    """All of them, or nothing when the form is unknown."""
-    found = truncated_names(parse(sql))
-    texts = None if found is None else ["".join(t.text for t in name) for name in found]
-    assert texts == names
+def test_truncate_names_its_tables(sql: str, names: list[str] | None, options: int) -> None:
+    """All of them and what is said behind them, or nothing when the form is unknown."""
+    found = truncated(parse(sql))
+    if found is None:
+        assert names is None
+    else:
+        assert ["".join(t.text for t in name) for name in found.names] == names
+        assert found.options == options
+
+
+@pytest.mark.parametrize(
+    ("sql", "head", "name", "temporary"),
+    [
+        ("SELECT 1 INTO t", "CREATE  TABLE", "t", False),
+        ("SELECT 1 a INTO temp FROM x", "CREATE  TABLE", "temp", False),
+        ("SELECT 1 INTO TEMP t FROM x", "CREATE temp TABLE", "t", True),
+        ("SELECT 1 INTO LOCAL TEMPORARY TABLE t", "CREATE local temporary TABLE", "t", True),
+        ("SELECT 1 INTO temp temp", "CREATE temp TABLE", "temp", True),
+        ("SELECT 1 INTO pg_temp.t ORDER BY 1", "CREATE  TABLE", "pg_temp.t", True),
+        ("SELECT 1 INTO temp.t ORDER BY 1", "CREATE  TABLE", "temp.t", False),
+        ('SELECT 1 INTO UNLOGGED "T" UNION SELECT 2', "CREATE unlogged TABLE", '"T"', False),
+        ("CREATE TEMP TABLE t AS TABLE x", "CREATE TEMP TABLE", "t", True),
+    ],
+)
+def test_parts_of_a_table_made_of_a_query(sql: str, head: str, name: str, temporary: bool) -> None:
+    """Words that say what kind of table it is may be its name."""
+    parts = table_as(parse(sql))
+    assert parts is not None
+    assert (parts.head.strip(), parts.name, parts.temporary) == (head, name, temporary)
 
 
 def test_names_stand_behind_existence_clauses() -> None:

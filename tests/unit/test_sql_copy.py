@@ -6,7 +6,25 @@ from __future__ import annotations
 import pytest
 
 from penstock.sql.commands import parse
-from penstock.sql.copy import ALL, CopyTo, is_copy_to, is_to_client, parse_copy_to
+from penstock.sql.copy import ALL, CopyTo, is_copy_to, is_to_client, parse_copy_to, without_freeze
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("COPY t FROM STDIN WITH (FREEZE ON)", "COPY t FROM STDIN WITH (FREEZE 0 )"),
+        ("copy t from stdin with (freeze)", "copy t from stdin with (freeze 0)"),
+        ("COPY t (a) FROM STDIN (FORMAT csv, freeze 'true', HEADER)", "{} 0     , HEADER)"),
+        ("COPY t FROM STDIN (FREEZE off)", "COPY t FROM STDIN (FREEZE off)"),
+        ("COPY t FROM STDIN (FREEZE maybe)", "COPY t FROM STDIN (FREEZE maybe)"),
+        ("COPY t FROM STDIN WITH CSV FREEZE", "COPY t FROM STDIN WITH CSV       "),
+        ("COPY t FROM STDIN CSV FORCE NULL freeze", "COPY t FROM STDIN CSV FORCE NULL freeze"),
+        ("COPY freeze FROM STDIN WHERE freeze > 1", "COPY freeze FROM STDIN WHERE freeze > 1"),
+    ],
+)
+def test_freeze_is_left_out(sql: str, expected: str) -> None:
+    """FREEZE is about the relation that the rows are read into, which keeps none of them."""
+    assert without_freeze(parse(sql)) == expected.format(sql.partition(" 'true'")[0])
 
 
 def understood(sql: str) -> CopyTo:

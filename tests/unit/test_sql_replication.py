@@ -14,7 +14,7 @@ OPTIONS = (
 
 
 def test_what_a_subscriber_sends_is_read_and_gets_commit_records() -> None:
-    """Slot, position, options and publications; ``messages`` is added and nothing streamed."""
+    """Slot, position, options; ``messages`` is added, nothing streamed, publications are ours."""
     text = f"START_REPLICATION SLOT \"s1\" LOGICAL 0/1A2B ({OPTIONS}, binary 'true')"
     command = replication_command(text)
     assert command is not None
@@ -23,9 +23,9 @@ def test_what_a_subscriber_sends_is_read_and_gets_commit_records() -> None:
     assert (command.slot, start.lsn, start.publications) == ("s1", "0/1A2B", ("p1", "P, 2"))
     assert start.is_on("binary")
     assert not start.is_on("messages")
-    assert start.relayed() == (
+    assert start.relayed("none") == (
         'START_REPLICATION SLOT "s1" LOGICAL 0/1A2B ("proto_version" \'4\', "origin" \'any\','
-        ' "publication_names" \'"p1","P, 2"\', "binary" \'true\', "messages" \'true\')'
+        " \"publication_names\" 'none', \"binary\" 'true', \"messages\" 'true')"
     )
 
 
@@ -35,7 +35,7 @@ def test_options_of_other_clients() -> None:
     assert command is not None
     assert command.slot == "abc"
     assert command.start is not None
-    assert command.start.relayed() == (
+    assert command.start.relayed("") == (
         'START_REPLICATION SLOT "abc" LOGICAL 0/0 ("messages" \'true\')'
     )
     flags = replication_command("START_REPLICATION SLOT s LOGICAL 0/0 (messages, it 'it''s')")
@@ -161,4 +161,4 @@ def test_options_that_are_not_passed_on_are_checked(options: str, error: str) ->
     assert command is not None
     assert command.start is not None
     with pytest.raises(PenstockError, match=error):
-        command.start.relayed()
+        command.start.relayed("")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.apply.batch import TableBatch
 from penstock.change import types
 from penstock.change.relation import Column, Relation
 from penstock.change.schema import change_schema
@@ -67,6 +68,24 @@ def test_a_segment_survives_reopening(tmp_path: Path) -> None:
     assert again.segments() == (segment,)
     assert again.end_lsn == 16
     assert [ids(file) for file in segment.files] == [[8], [8]]
+
+
+def test_a_segment_knows_where_identity_restarts(tmp_path: Path) -> None:
+    """After reopening, too; the batches of a table that such a transaction is in say so."""
+    publisher = Publisher()
+    truncates = [
+        *wire.transaction(8, wire.truncate(101, flags=2)),
+        *wire.transaction(24, wire.truncate(101, 102)),
+    ]
+    StagingLog(tmp_path).append(publisher.feed(*truncates))
+    [segment] = StagingLog(tmp_path).segments()
+    assert [(f.relation, f.truncates, f.restarts) for f in segment.files] == [
+        (T1, 2, (8,)),
+        (T2, 1, ()),
+    ]
+    assert TableBatch(segment.files[:1], 0, 8).restarts
+    assert not TableBatch(segment.files[:1], 9, 24).restarts
+    assert not TableBatch(segment.files[1:], 0, 24).restarts
 
 
 def test_a_segment_knows_its_transactions(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_the_end_of_the_stream_does_not_wait_for_a_large_transaction(tmp_path: P
         *wire.block(1, DESCRIBED_WIDER, *[wide] * 80, first=True),
         wire.stream_commit(1, 16, 24),
     ]:
-        builder.add(memoryview(message), 0)
+        builder.add(wire.received(message))
     chunk = builder.cut()
     assert chunk is not None
     log.queue.put(chunk)

@@ -7,27 +7,30 @@ Out:  the change that PostgreSQL, which applies one after the other, would have 
     the error                           the change
     ----------------------------------  ----------------------------------------------------------
     a key exists already, no partition  the error knows its position
-    takes a row, or a conflict cannot
-    be decided
-    a value or a column does not fit    the first row that cannot be converted alone, found by
-                                        halving the record batch that it is in
+    takes a row, a conflict cannot be
+    decided, or a default be computed
+    a value or a column does not fit,   the first row that cannot be converted alone, found by
+    a generated column has no value     halving the record batch that it is in
     anything else                       the first change of the relation
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.apply.batch import TableBatch
+from penstock.apply.batch import Generated, TableBatch
 from penstock.apply.changes import check_identity
+from penstock.apply.generated import check_generated
 from penstock.apply.met import KeyExistsError
 from penstock.apply.rows import RowMapping
 from penstock.change.relation import LakeTable, Relation
 from penstock.errors import (
+    ComputedValueError,
     FeatureNotSupportedError,
     InsufficientPrivilegeError,
     InvalidTextError,
@@ -42,6 +45,7 @@ from penstock.errors import (
 )
 
 CHANGE_ERRORS = (
+    ComputedValueError,
     FeatureNotSupportedError,
     InsufficientPrivilegeError,
     InvalidTextError,
@@ -119,20 +123,37 @@ def failing_change(
 
     ``defaults`` are as in RowMapping.
     """
-    positioned = UniqueViolationError | NoPartitionError | UnresolvedConflictError
+    positioned = (
+        UniqueViolationError | NoPartitionError | UnresolvedConflictError | ComputedValueError
+    )
     if isinstance(error, positioned) and error.position is not None:
         return _at(batch, error.position)
     for relation, rows in batch.read(["old", "new", "unchanged"]):
-        if not _fits(relation, rows, target, defaults):
+        if not _fits(relation, rows, target, defaults, batch.generated):
             good, bad = 0, rows.num_rows  # the first rows that fit, and those that do not
             while bad - good > 1:
                 middle = (good + bad) // 2
-                if _fits(relation, rows.slice(good, middle - good), target, defaults):
+                part = rows.slice(good, middle - good)
+                if _fits(relation, part, target, defaults, batch.generated):
                     good = middle
                 else:
                     bad = middle
             return _change(relation, rows, good)
     return first_change(batch)
+
+
+@contextmanager
+def change_named(
+    batch: TableBatch, table: LakeTable, defaults: Mapping[str, pa.Scalar]
+) -> Iterator[None]:
+    """An error that a change of the batch has raised is a FailedChangeError, which says which."""
+    try:
+        yield
+    except CHANGE_ERRORS as error:
+        change = failing_change(error, batch, table, defaults)
+        if change is None:
+            raise
+        raise FailedChangeError(error, change) from error
 
 
 def _at(batch: TableBatch, position: int) -> FailingChange | None:
@@ -144,7 +165,11 @@ def _at(batch: TableBatch, position: int) -> FailingChange | None:
 
 
 def _fits(
-    relation: Relation, rows: pa.RecordBatch, target: LakeTable, defaults: Mapping[str, pa.Scalar]
+    relation: Relation,
+    rows: pa.RecordBatch,
+    target: LakeTable,
+    defaults: Mapping[str, pa.Scalar],
+    generated: Generated | None,
 ) -> bool:
     """Whether these rows can be converted to the target's."""
     try:
@@ -154,6 +179,8 @@ def _fits(
         mapping.new_rows(rows)
         sent = [column.name for column, sent in mapping.pairs if sent and mapping.in_old_row(sent)]
         mapping.values(rows, "old", sent)
+        if generated is not None:
+            check_generated(rows, mapping, generated)
     except CHANGE_ERRORS:
         return False
     return True

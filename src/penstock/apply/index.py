@@ -55,7 +55,7 @@ def read_index(batch: TableBatch, target: LakeTable, mappings: Mappings) -> KeyI
     key = list(target.key)
     fields = [f"{side}.{name}" for side in ("old", "new") for name in key] + ["unchanged"]
     everywhere = set.intersection(*({c.name for c in relation.columns} for relation in mappings))
-    partial = {c.name for c in target.columns if c.name not in everywhere}
+    partial = {c.name for c in target.columns if c.name not in everywhere and not c.generated}
     seen: list[tuple[RowMapping, pa.RecordBatch]] = []
     for relation, rows in batch.read(fields):
         mapping = mappings[relation]

@@ -44,21 +44,32 @@ def look_up_keys(tables: Sequence[LakeTable], keys: pa.Table, columns: Sequence[
 class Equals:
     """The rows of tables that equal contents asked for.
 
-    Row i equals content ``at[i]``.  ``place[i]`` is its hit in the first table, -1 in another.
+    Row i equals content ``at[i]``; the rows are the hits of one table after the other.
     """
 
     at: NDArray[np.int64]
-    place: NDArray[np.int64]
-    hits: Hits
+    found: Sequence[tuple[LakeTable, Hits]]
+
+    def in_first(self, chosen: NDArray[np.bool_]) -> Hits:
+        """The chosen ones of the rows, as far as they are in the first table."""
+        hits = self.found[0][1]
+        return hits.only(chosen[: len(hits)])
+
+    def take(self, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+        """These columns of some of the rows, in their order."""
+        pieces, places, begin = [], [], 0
+        for table, hits in self.found:
+            here = np.flatnonzero((rows >= begin) & (rows < begin + len(hits)))
+            pieces.append(take_rows(table, hits.only(rows[here] - begin), columns))
+            places.append(here)
+            begin += len(hits)
+        return pa.concat_tables(pieces).take(pa.array(np.argsort(np.concatenate(places))))
 
 
 def look_up_contents(tables: Sequence[LakeTable], contents: pa.Table) -> Equals:
     """All rows of these tables that equal one of ``contents`` (distinct) in its columns."""
-    first, *others = [find_rows(table, contents) for table in _distinct(tables)]
-    at = np.concatenate([first.at, *(hits.at for hits in others)])
-    place = np.full(len(at), -1)
-    place[: len(first)] = np.arange(len(first))
-    return Equals(at, place, first)
+    found = [(table, find_rows(table, contents)) for table in _distinct(tables)]
+    return Equals(np.concatenate([hits.at for _, hits in found]), found)
 
 
 def _with_births(table: LakeTable, hits: Hits, rows: pa.Table) -> pa.Table:

@@ -51,7 +51,13 @@ class Keyed:
         filled = next(iter(mappings.values())).defaults.keys() - {
             column.name for relation in mappings for column in relation.columns
         }
-        gaps = {c.name for c in target.columns if c.not_null and c.name not in filled}
+        if batch.computed is not None:
+            filled |= set(batch.computed.column_names)
+        gaps = {
+            c.name
+            for c in target.columns
+            if c.not_null and not c.generated and c.name not in filled
+        }
         self._empty = all(table.version is None for table in self._tables)
         self._setting = Setting(target, batch, policy, self._empty, frozenset(gaps))
         self._index = index

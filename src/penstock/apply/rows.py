@@ -5,7 +5,9 @@ In:   record batches of the change schema, under one version of the relation's d
 Out:  columns in the target's order and types; for updates, which of them are absent.
 
 A column of the target that the publisher does not send stays as it is in an update, and gets its
-default (null without one) in an insert.  A column that an UPDATE did not send because it is
+default (null without one) in an insert: the same in all rows, or what was computed for the row
+(fill.py).  A generated column is computed when the whole row is known (generated.py); until then it
+is null.  A column that an UPDATE did not send because it is
 unchanged TOAST is absent, too, unless it belongs to the replica identity: then the old row has it.
 """
 
@@ -21,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apply.batch import TableBatch
+from penstock.apply.batch import COMPUTED, TableBatch
 from penstock.apply.values import check_convertible, check_not_null, convert
 from penstock.change.last_change import LAST_CHANGE
 from penstock.change.relation import Column, LakeColumn, LakeTable, Relation
@@ -33,8 +35,8 @@ from penstock.errors import RelationMismatchError, WrongStateError
 class RowMapping:
     """How rows of one published relation become rows of the target.
 
-    RelationMismatchError when the target lacks a published column, FeatureNotSupportedError when
-    a column's types cannot be converted; both when it is made.
+    RelationMismatchError when the target lacks a published column or generates it,
+    FeatureNotSupportedError when a column's types cannot be converted; both when it is made.
     """
 
     relation: Relation
@@ -42,15 +44,7 @@ class RowMapping:
     defaults: Mapping[str, pa.Scalar]
 
     def __post_init__(self) -> None:
-        known = {column.name for column in self.target.columns}
-        missing = [f'"{c.name}"' for c in self.relation.columns if c.name not in known]
-        if missing:
-            word = "columns" if len(missing) > 1 else "column"
-            raise RelationMismatchError(
-                f'logical replication target relation "{self.target.schema}.{self.target.name}"'
-                f" is missing replicated {word}: {', '.join(missing)}",
-                hint="Use ALTER TABLE to add or rename the column here.",
-            )
+        check_columns(self.relation, self.target)
         for column, sent in self.pairs:
             if sent is not None:
                 check_convertible(sent, column, self.name)
@@ -77,7 +71,7 @@ class RowMapping:
         columns = []
         for column, sent in self.pairs:
             if sent is None:
-                columns.append(self._default(column, inserted))
+                columns.append(self._default(column, rows, inserted))
                 continue
             values, absent = self._sent(rows, "new", sent)
             if absent is not None and pc.any(pc.and_(absent, inserted)).as_py():
@@ -92,13 +86,20 @@ class RowMapping:
     def values(
         self, rows: pa.RecordBatch, side: Literal["old", "new"], names: Sequence[str]
     ) -> list[pa.Array]:
-        """These published columns of the old or new rows, converted; null where absent."""
+        """These columns of the old or new rows, converted; null where absent.
+
+        One that is not published has its default in new rows, and is null in old ones.
+        """
         pairs = {column.name: (column, sent) for column, sent in self.pairs}
         arrays = []
         for name in names:
             column, sent = pairs[name]
-            assert sent is not None  # the caller checked that it is published
-            arrays.append(convert(self._sent(rows, side, sent)[0], sent, column))
+            if sent is not None:
+                arrays.append(convert(self._sent(rows, side, sent)[0], sent, column))
+            elif side == "new":
+                arrays.append(self._default(column, rows, pc.equal(rows.column("op"), "I")))
+            else:
+                arrays.append(pa.nulls(rows.num_rows, arrow_type(column.type_oid, column.typmod)))
         return arrays
 
     def absent(self, rows: pa.RecordBatch, name: str) -> NDArray[np.uint8]:
@@ -119,7 +120,7 @@ class RowMapping:
         """
         column, sent = next(pair for pair in self.pairs if pair[0].name == name)
         if sent is None:
-            return self._default(column, pa.repeat(True, rows.num_rows))
+            return self._default(column, rows, pa.repeat(True, rows.num_rows))
         return self.values(rows, "new", [name])[0]
 
     def in_old_row(self, sent: Column) -> bool:
@@ -145,13 +146,36 @@ class RowMapping:
             " here: ALTER SUBSCRIPTION ... REFRESH PUBLICATION copies it again.",
         )
 
-    def _default(self, column: LakeColumn, inserted: pa.Array) -> pa.Array:
+    def _default(self, column: LakeColumn, rows: pa.RecordBatch, inserted: pa.Array) -> pa.Array:
         wanted = arrow_type(column.type_oid, column.typmod)
-        value = pc.cast(self.defaults.get(column.name, pa.scalar(None, wanted)), wanted)
-        values = pa.repeat(value, len(inserted))
-        if column.not_null:
+        values = _computed(rows, column.name)
+        if values is None:
+            value = pc.cast(self.defaults.get(column.name, pa.scalar(None, wanted)), wanted)
+            values = pa.repeat(value, len(inserted))
+        if column.not_null and not column.generated:
             check_not_null(values, inserted, column, self.target.name)
         return values
+
+
+def check_columns(relation: Relation, target: LakeTable) -> None:
+    """RelationMismatchError when the target cannot have a published column.
+
+    PostgreSQL's rule, in the words of 18 (logicalrep_report_missing_or_gen_attrs); until 17 a
+    generated column was said to be missing.
+    """
+    known = {column.name: column for column in target.columns}
+    missing = [c.name for c in relation.columns if c.name not in known]
+    generated = [c.name for c in relation.columns if c.name in known and known[c.name].generated]
+    names = missing or generated
+    if names:
+        wrong = "is missing replicated" if missing else "has incompatible generated"
+        raise RelationMismatchError(
+            f'logical replication target relation "{target.schema}.{target.name}" {wrong}'
+            f" column{'s' if len(names) > 1 else ''}: " + ", ".join(f'"{name}"' for name in names),
+            hint="Use ALTER TABLE to add or rename the column here."
+            if missing
+            else "Use ALTER TABLE ... DROP EXPRESSION here, or do not publish the column.",
+        )
 
 
 def changed_rows(batch: TableBatch, mapping: RowMapping, rows: pa.RecordBatch) -> pa.Table:
@@ -164,6 +188,14 @@ def changed_rows(batch: TableBatch, mapping: RowMapping, rows: pa.RecordBatch) -
 def struct_field(struct: pa.StructArray, name: str) -> pa.Array:
     """A field of a struct, null where the struct is."""
     return pc.struct_field(struct, [struct.type.get_field_index(name)])
+
+
+def _computed(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    """What was computed for a column of these changes' rows, if it was."""
+    if COMPUTED not in rows.schema.names:
+        return None
+    values = rows.column(COMPUTED)
+    return struct_field(values, name) if values.type.get_field_index(name) >= 0 else None
 
 
 def unchanged(rows: pa.RecordBatch, name: str) -> pa.Array | None:

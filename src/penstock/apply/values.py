@@ -71,8 +71,8 @@ def convert(values: pa.Array, source: Column, target: LakeColumn) -> pa.Array:
     same = (source.type_oid, source.typmod) == (target.type_oid, target.typmod)
     if same:
         return values
-    if _is_parsed(source.type_oid, target.type_oid):
-        return _parsed(values, target)
+    if _isfrom_text(source.type_oid, target.type_oid):
+        return from_text(values, target)
     wanted = types.arrow_type(target.type_oid, target.typmod)
     try:
         converted = _converted(values, source.type_oid, target.type_oid, wanted)
@@ -102,7 +102,9 @@ def values_from_text(texts: Mapping[str, str], target: LakeTable) -> dict[str, p
     ValueNotHeldError for one that the lake cannot hold.
     """
     return {
-        c.name: _parsed(pa.array([texts[c.name]]), c)[0] for c in target.columns if c.name in texts
+        c.name: from_text(pa.array([texts[c.name]]), c)[0]
+        for c in target.columns
+        if c.name in texts
     }
 
 
@@ -114,7 +116,7 @@ def _convertible(source: int, target: int) -> bool:
     if target in _TEXTS:
         held_as_text = pa.types.is_string(types.arrow_type(source, -1))
         return held_as_text or source in _INTS or source == types.BOOL
-    if _is_parsed(source, target):
+    if _isfrom_text(source, target):
         return True
     if target in _INTS:
         return source in _INTS or source in _TEXTS
@@ -123,7 +125,7 @@ def _convertible(source: int, target: int) -> bool:
     return (source, target) == (types.DATE, types.TIMESTAMP)
 
 
-def _is_parsed(source: int, target: int) -> bool:
+def _isfrom_text(source: int, target: int) -> bool:
     """Whether values come as text and their type's output form is read."""
     if source >= _FIRST_USER_OID:
         return target not in _TEXTS and not pa.types.is_string(types.arrow_type(target, -1))
@@ -132,8 +134,11 @@ def _is_parsed(source: int, target: int) -> bool:
     )
 
 
-def _parsed(values: pa.Array, target: LakeColumn) -> pa.Array:
-    """Texts as values of a typed column."""
+def from_text(values: pa.Array, target: LakeColumn) -> pa.Array:
+    """Texts in their type's output form as values of the column.
+
+    ValueNotHeldError (22003), InvalidTextError (22P02).
+    """
     cells = _cells(values)
     try:
         return columns.to_array(cells, target.type_oid, target.typmod)

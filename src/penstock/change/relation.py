@@ -38,13 +38,17 @@ class Relation:
 
 @dataclass(frozen=True)
 class LakeColumn:
-    """One live column of a lake table; ``type_oid`` and ``typmod`` as in pg_attribute."""
+    """One live column of a lake table; ``type_oid`` and ``typmod`` as in pg_attribute.
+
+    ``generated``: GENERATED ALWAYS AS ... STORED.
+    """
 
     attnum: int
     name: str
     type_oid: int
     typmod: int
     not_null: bool
+    generated: bool = False
 
 
 @dataclass(frozen=True)

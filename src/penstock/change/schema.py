@@ -22,6 +22,11 @@ from penstock.change.types import arrow_type
 
 INSERT, UPDATE, DELETE, TRUNCATE = "I", "U", "D", "T"
 
+CASCADE, RESTART_IDENTITY = 1, 2
+TRUNCATE_OPTIONS = {"cascade": CASCADE, "restartIdentity": RESTART_IDENTITY}
+"""Options of a TRUNCATE: bits in pgoutput (proto.c: TRUNCATE_CASCADE, TRUNCATE_RESTART_SEQS), by
+their names in a Delta commit's parameters."""
+
 
 def row_type(relation: Relation) -> pa.StructType:
     """The struct of a relation's columns, in the publisher's order."""

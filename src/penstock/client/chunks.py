@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages on their way from the connection to staging: cut at commits, bounded in size.
 
-In:   pgoutput messages, one at a time, from the receiving thread.
+In:   pgoutput messages, those of one read at a time, from the receiving thread.
 Out:  chunks of whole transactions and whole blocks of transactions in progress (Stream Start to
       Stream Stop) for the staging thread; what is larger than MAX_CHUNK comes as several chunks,
       of which only the last ends with its Commit or Stream Stop.
@@ -20,33 +20,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.client.frames import Messages
 from penstock.compiled import Bytes, Ints
-from penstock.pgoutput.messages import (
-    BEGIN,
-    BEGIN_PREPARE,
-    COMMIT,
-    COMMIT_PREPARED,
-    PREPARE,
-    ROLLBACK_PREPARED,
-    STREAM_ABORT,
-    STREAM_COMMIT,
-    STREAM_PREPARE,
-    STREAM_START,
-    STREAM_STOP,
-    commit_end_lsn,
-)
 
 MAX_CHUNK = 32 * 1024 * 1024
 """Bytes.  Some 300,000 rows: large enough that the cost of a segment is nothing beside them,
 small enough that decoding it needs some 100 MB."""
 
+BULK = 64 * 1024
+"""Bytes that are worth a segment as soon as the publisher has nothing more to send."""
+
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Bytes that wait for staging before the receiver stops reading."""
-
-_BEGINNINGS = frozenset((BEGIN, BEGIN_PREPARE, STREAM_START))
-_COMMITS = frozenset((COMMIT, COMMIT_PREPARED))
-_PREPARES = frozenset((PREPARE, STREAM_PREPARE, ROLLBACK_PREPARED))
-_LIMITS = _BEGINNINGS | _COMMITS | _PREPARES | {STREAM_STOP, STREAM_COMMIT, STREAM_ABORT}
 
 
 @dataclass
@@ -80,13 +65,18 @@ class ChunkBuilder:
         self._whole_bytes = 0
         self._whole_messages = 0
 
-    def add(self, frame: memoryview, begin: int) -> bool:
-        """Add the message that starts at ``begin`` in a frame; whether it is time to cut."""
-        chunk = self._chunk
-        chunk.messages += frame[begin:]
-        chunk.ends.append(len(chunk.messages))
-        if frame[begin] in _LIMITS:
-            self._note_limit(frame, begin)
+    def add(self, messages: Messages) -> bool:
+        """Add messages at the end; whether it is time to cut."""
+        chunk, before = self._chunk, len(self._chunk.messages)
+        if messages.whole:
+            self._whole_messages = len(chunk.ends) + messages.whole
+            self._whole_bytes = before + int(messages.ends[messages.whole - 1])
+        if messages.inside is not None:
+            self.inside = messages.inside
+        self.committed_lsn = messages.committed_lsn or self.committed_lsn
+        self.prepared_lsn = messages.prepared_lsn or self.prepared_lsn
+        chunk.messages += messages.buffer
+        chunk.ends.frombytes((messages.ends + before).tobytes())
         return len(chunk.messages) >= self._limit
 
     @property
@@ -112,20 +102,6 @@ class ChunkBuilder:
         self._whole_bytes = self._whole_messages = 0
         return chunk
 
-    def _note_limit(self, frame: memoryview, begin: int) -> None:
-        letter = frame[begin]
-        self.inside = letter in _BEGINNINGS
-        if self.inside:
-            return
-        if letter in _COMMITS:
-            self.committed_lsn = commit_end_lsn(frame, begin)
-        elif letter == STREAM_COMMIT:  # the same fields, after an xid of four bytes
-            self.committed_lsn = commit_end_lsn(frame, begin + 4)
-        elif letter in _PREPARES:
-            self.prepared_lsn = commit_end_lsn(frame, begin)
-        self._whole_bytes = len(self._chunk.messages)
-        self._whole_messages = len(self._chunk.ends)
-
 
 class ChunkQueue:
     """Chunks in order, from one thread to another."""
@@ -135,6 +111,7 @@ class ChunkQueue:
         self._chunks: deque[Chunk] = deque()
         self._size = 0
         self._closed = False
+        self._sent_all = True
         self._changed = threading.Condition()
 
     @property
@@ -142,6 +119,12 @@ class ChunkQueue:
         """Whether nothing more should be put in for now."""
         with self._changed:
             return self._size >= self._limit
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something that nobody has taken yet."""
+        with self._changed:
+            return bool(self._chunks)
 
     @property
     def closed(self) -> bool:
@@ -154,6 +137,13 @@ class ChunkQueue:
         with self._changed:
             self._chunks.append(chunk)
             self._size += len(chunk.messages)
+            self._sent_all = False
+            self._changed.notify_all()
+
+    def sent_all(self) -> None:
+        """Take note that the publisher has nothing more to send for now."""
+        with self._changed:
+            self._sent_all = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -165,11 +155,15 @@ class ChunkQueue:
     def take(self, linger: Callable[[], float] = lambda: 0.0) -> Chunk | None:
         """Wait for chunks and take those that are there as one, up to about MAX_CHUNK bytes.
 
-        ``linger`` is asked when there is one: so many seconds it waits for more.
+        ``linger`` is asked when there is one: so many seconds it waits for more, three times as
+        long while the publisher has more to send, and no longer when it has sent BULK bytes and
+        has no more.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._chunks))
-            self._changed.wait_for(lambda: self._closed or self._size >= MAX_CHUNK, linger())
+            seconds = linger()
+            if not self._changed.wait_for(self._is_enough, seconds):
+                self._changed.wait_for(lambda: self._sent_all or self._is_enough(), 2 * seconds)
             if self._closed:
                 return None
             taken = [self._chunks.popleft()]
@@ -179,6 +173,10 @@ class ChunkQueue:
                 size += len(taken[-1].messages)
             self._size -= size
         return taken[0] if len(taken) == 1 else _joined(taken)
+
+    def _is_enough(self) -> bool:
+        least = BULK if self._sent_all else MAX_CHUNK
+        return self._closed or self._size >= least
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

@@ -28,6 +28,7 @@ from pathlib import Path
 from psycopg import pq
 
 from penstock.client.connection import run
+from penstock.client.walsender import PAST_A_GAP
 from penstock.errors import FeatureNotSupportedError, PublicationError, SlotError, StagingError
 from penstock.lsn import format_lsn, parse_lsn
 from penstock.names import quote_pg_literal
@@ -36,12 +37,6 @@ from penstock.staging.log import StagingLog
 
 MIN_VERSION = 150000
 IDENTITY_FILE = "identity.json"
-
-_COPY_AGAIN = (
-    "To go on without the changes in between, advance the subscription's origin with"
-    " pg_replication_origin_advance; to get them, drop the subscription and create it again with"
-    " a new copy."
-)
 
 
 @dataclass(frozen=True)
@@ -153,7 +148,7 @@ def _check_positions(slot: str, confirmed: int, flush: int, publisher_flush: int
             f'replication slot "{slot}" is ahead of this subscription',
             detail=f"Everything up to {format_lsn(flush)} is here, but the slot goes on at"
             f" {format_lsn(confirmed)}; it was advanced or created again by someone else.",
-            hint=_COPY_AGAIN,
+            hint=PAST_A_GAP,
         )
     if flush > publisher_flush:
         raise SlotError(
@@ -175,6 +170,5 @@ def _check_publications(connection: pq.abc.PGconn, publications: Sequence[str]) 
             "publications do not exist on the publisher: "
             + ", ".join(f'"{name}"' for name in missing),
             hint="Create them, or take them out with ALTER SUBSCRIPTION ... DROP PUBLICATION."
-            " Rows that were written while a publication was missing are not sent: refresh with a"
-            " new copy if there were any.",
+            " Rows that were written while a publication was missing are not sent.",
         )

@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.apply.rows import check_columns
 from penstock.change import types
 from penstock.change.relation import Column, LakeColumn, LakeTable
 from penstock.client.published import PublishedTable
 from penstock.config import SPREAD_BYTES
-from penstock.errors import FeatureNotSupportedError, RelationMismatchError
 from penstock.lake.copy_range import CopyLeaf, CopyRange, CopyTarget
 from penstock.lake.copy_values import CopyColumn
 from penstock.names import quote_pg, quote_pg_literal
@@ -97,6 +97,8 @@ class TableCopy:
     """Text form of the defaults of columns that are not published; others become null."""
     clamp: bool = False
     """Whether infinite dates and times become the first and the last that the lake holds."""
+    routed: bool = False
+    """Whether the publisher says which leaf takes a row; else all are read for the first one."""
 
 
 def copy_packs(
@@ -106,8 +108,7 @@ def copy_packs(
 
     Nothing is cut if there is no more than ``spread_bytes`` to copy: the node reads that alone.
 
-    RelationMismatchError when the lake's table lacks a published column,
-    FeatureNotSupportedError for a lake table partitioned by hash.
+    RelationMismatchError when the lake's table lacks a published column or generates it.
     """
     tables = list(tables)
     pieces = [(table, piece) for table in tables for piece in table.published.pieces]
@@ -140,7 +141,7 @@ class _Selection:
                 items.append(_constant(table.defaults[column.name], column))
                 columns.append(_copy_column(_as_text(column), column, table.clamp))
         self._items = [*items, *(check for _, check in checks)]
-        if table.lake.kind == "p":
+        if table.routed:
             self._items.append(_leaf_number(table))
         self._checked = tuple(place for place, _ in checks)
         self._target = _target(table, tuple(columns))
@@ -159,15 +160,9 @@ class _Selection:
 
 def _match(table: TableCopy) -> list[tuple[Column, LakeColumn]]:
     """Published columns with the lake's columns of the same names."""
+    check_columns(table.published.relation, table.lake)
     known = {column.name: column for column in table.lake.columns}
     published = table.published.relation.columns
-    missing = [column.name for column in published if column.name not in known]
-    if missing:
-        raise RelationMismatchError(
-            f'logical replication target relation "{table.lake.schema}.{table.lake.name}"'
-            f" is missing replicated column{'s' if len(missing) > 1 else ''}: "
-            + ", ".join(f'"{name}"' for name in missing)
-        )
     return [(column, known[column.name]) for column in published]
 
 
@@ -189,22 +184,16 @@ def _target(table: TableCopy, columns: tuple[CopyColumn, ...]) -> CopyTarget:
             )
             for leaf in table.leaves
         ),
-        routed=table.lake.kind == "p",
+        routed=table.routed,
     )
 
 
 def _leaf_number(table: TableCopy) -> str:
     """An expression for the number of the leaf that takes a row; null for none."""
-    branches = []
-    for number, leaf in enumerate(table.leaves):
-        condition = leaf.constraint or "true"
-        if "satisfies_hash_partition" in condition:
-            raise FeatureNotSupportedError(
-                f'initial copy into table "{table.lake.schema}.{table.lake.name}", which is'
-                " partitioned by hash, is not supported",
-                hint="Partition it by range or by list, or subscribe to an unpartitioned table.",
-            )
-        branches.append(f"WHEN {condition} THEN {number}")
+    branches = [
+        f"WHEN {leaf.constraint or 'true'} THEN {number}"
+        for number, leaf in enumerate(table.leaves)
+    ]
     return f"CASE {' '.join(branches)} END" if branches else "NULL::pg_catalog.int4"
 
 

@@ -4,9 +4,9 @@
 In:   chunks from the receiving thread, in order.
 Out:  segments in the staging log; after each, ``staged`` is called, so that it can be confirmed.
 
-While the reader of the log has segments to apply, the thread waits LINGER before it takes what
-has arrived: a busy reader gains nothing from a segment for each commit, it has more files to
-open.  With nothing to apply it takes a commit at once.
+While the reader of the log has segments to apply, the thread waits LINGER or longer before it takes
+what has arrived (chunks.py): a busy reader gains nothing from a segment for each commit, it has
+more files to open.  With nothing to apply it takes a commit at once.
 
 Transactions that come while they are in progress are spooled until their end (streamed.py), so
 what is decoded and staged here are whole transactions in commit order.

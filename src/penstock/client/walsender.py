@@ -24,6 +24,13 @@ PROTOCOL_BY_VERSION = ((160000, 4), (150000, 3))
 END_TIMEOUT = 2.0
 """Seconds to end the stream in order, so that the slot is free; then the connection is cut."""
 
+PAST_A_GAP = (
+    "To go on without the changes in between, advance the subscription's origin with"
+    " pg_replication_origin_advance; to get them, drop the subscription and create it again with"
+    " a new copy."
+)
+"""The hint where the publisher cannot send what comes next."""
+
 
 def start_replication(
     connection: pq.abc.PGconn,
@@ -126,5 +133,5 @@ def missing_publication(message: str) -> PublicationError:
     return PublicationError(
         message,
         detail="Rows that are written while a publication is missing are not sent.",
-        hint="Create the publication, then refresh the subscription with a new copy.",
+        hint=f"Create the publication. {PAST_A_GAP}",
     )

@@ -30,7 +30,8 @@ JOIN pg_class c ON c.oid = v.relid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN LATERAL (
     SELECT jsonb_agg(jsonb_build_array(
-        attnum, attname, atttypid::bigint, atttypmod, attnotnull) ORDER BY attnum) AS columns
+        attnum, attname, atttypid::bigint, atttypmod, attnotnull,
+        attgenerated <> '') ORDER BY attnum) AS columns
     FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) a ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(att.attname::text ORDER BY pos.ordinality) AS key,

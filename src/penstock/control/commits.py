@@ -172,7 +172,7 @@ class Commit:
         self._lock_relations(wanted)
         self.conn.execute(
             "SELECT FROM penstock.table_version WHERE relid = ANY(%s::oid[])"
-            " ORDER BY relid FOR UPDATE",
+            " ORDER BY relid FOR NO KEY UPDATE",
             [wanted],
         )
         tables = lake_tables(self.conn, wanted, self.lake_root)

@@ -207,7 +207,10 @@ def _lake_table(
         name=facts["name"],
         kind=facts["kind"],
         identity=facts["identity"],
-        columns=tuple(LakeColumn(*column[:5]) for column in facts["columns"] or ()),
+        columns=tuple(
+            LakeColumn(*[*known, generated != ""])
+            for *known, _in_identity, generated in facts["columns"] or ()
+        ),
         key=tuple(facts["key"] or ()),
         location=str(lake_root / facts["location"]) if facts["location"] else "",
         version=version,

@@ -51,14 +51,51 @@ class Guard:
 
     def lock_tables(self, relids: Iterable[int]) -> Call:
         """Lock rows of table_version; gives relid, location, version, sole_writer by relid."""
-        array = "{" + ",".join(str(relid) for relid in relids) + "}"
-        return Call("SELECT * FROM penstock.lock_tables($1, $2::oid[])", (self.secret, array))
-
-    def lock_for_write(self, relids: Iterable[int]) -> Call:
-        """Lock what a statement writes; gives JSON of its leaves (schema/090_writes.sql)."""
-        array = "{" + ",".join(str(relid) for relid in relids) + "}"
         return Call(
-            "SELECT penstock.lock_for_write($1, $2::pg_catalog.oid[])", (self.secret, array)
+            "SELECT * FROM penstock.lock_tables($1, $2::oid[])", (self.secret, _oids(relids))
+        )
+
+    def lock_for_write(self, relids: Iterable[int], written: Iterable[int]) -> Call:
+        """Lock what a statement uses; gives JSON of its leaves (schema/140_foreign_keys.sql)."""
+        return Call(
+            "SELECT penstock.lock_for_write($1, $2::pg_catalog.oid[], $3::pg_catalog.oid[])",
+            (self.secret, _oids(relids), _oids(written)),
+        )
+
+    def lock_referring(self, relids: Iterable[int]) -> Call:
+        """Lock what refers to tables that lost keys; gives JSON as ``lock_for_write``."""
+        return Call(
+            "SELECT penstock.lock_referring($1, $2::pg_catalog.oid[])", (self.secret, _oids(relids))
+        )
+
+    def without_foreign_keys(self) -> Call:
+        """Keep triggers of foreign keys from firing until the subtransaction's end."""
+        return Call("SELECT penstock.without_foreign_keys($1)", (self.secret,))
+
+    def violations(self) -> Call:
+        """The transaction's violations of deferrable constraints (schema/141_…): OID, whether by
+        rows that went, keys in base64."""
+        return Call("SELECT * FROM penstock.violations($1)", (self.secret,))
+
+    def set_violation(
+        self,
+        constraint: int,
+        by_parent: bool,
+        deferred: bool,
+        keys: str | None,
+        fields: Mapping[str, str],
+    ) -> Call:
+        """What a deferrable constraint's violation is now; ``fields`` are those of its error."""
+        return Call(
+            "SELECT penstock.set_violation($1, $2::oid, $3::boolean, $4::boolean, $5, $6::jsonb)",
+            (
+                self.secret,
+                str(constraint),
+                str(by_parent),
+                str(deferred),
+                keys,
+                json.dumps(dict(fields)),
+            ),
         )
 
     def open_written_rows(self, query: str) -> Call:
@@ -102,6 +139,11 @@ class Guard:
             "SELECT penstock.emit_commit($1, $2::jsonb)",
             (self.secret, json.dumps(record, separators=(",", ":"))),
         )
+
+
+def _oids(relids: Iterable[int]) -> str:
+    """An array literal."""
+    return "{" + ",".join(str(relid) for relid in relids) + "}"
 
 
 def node_secret(path: Path) -> str:

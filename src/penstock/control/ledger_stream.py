@@ -41,6 +41,12 @@ LEDGER_NAME = "penstock_ledger"
 NO_PUBLICATION_SINCE = 180000
 """The server version from which on pgoutput takes an empty list of publications."""
 
+
+def no_publications(server_version: int) -> str:
+    """The ``publication_names`` with which pgoutput sends messages and no rows."""
+    return "" if server_version >= NO_PUBLICATION_SINCE else LEDGER_NAME
+
+
 FEEDBACK_INTERVAL_S = 10.0
 """Well below wal_sender_timeout (60 s), after which the server drops a silent client."""
 
@@ -152,10 +158,10 @@ class LedgerStream:
     def __enter__(self) -> LedgerStream:
         if self._pgconn.status != pq.ConnStatus.OK:
             raise self._lost()
-        needed = self._pgconn.server_version < NO_PUBLICATION_SINCE
+        names = no_publications(self._pgconn.server_version)
         result = self._pgconn.exec_(
             f"START_REPLICATION SLOT {LEDGER_NAME} LOGICAL 0/0 (proto_version '1',"
-            f" publication_names '{LEDGER_NAME if needed else ''}', messages 'true')".encode()
+            f" publication_names '{names}', messages 'true')".encode()
         )
         if result.status != pq.ExecStatus.COPY_BOTH:
             self._pgconn.finish()

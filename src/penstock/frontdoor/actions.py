@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.control.ledger_stream import LedgerEntry
 from penstock.frontdoor.writing.scans import Scan
 from penstock.sql.copy import CopyOptions
+from penstock.sql.table_as import TableAs
 from penstock.wire.replication import XLogHeader
 
 Row = tuple[str | None, ...]
@@ -63,11 +64,23 @@ class Relay:
 
 
 @dataclass(frozen=True)
+class Explained:
+    """A query whose plan is wanted; ``verbose`` with what each of its nodes does."""
+
+    sql: str
+    verbose: bool
+
+
+@dataclass(frozen=True)
 class RunOnLake:
-    """Spark runs the statement; ``sql`` is its text, ``relids`` the lake relations in its plan."""
+    """Spark runs the statement; ``sql`` is its text, ``relids`` the lake relations in its plan.
+
+    ``explained``: it is an EXPLAIN of this query.
+    """
 
     sql: str
     relids: tuple[int, ...]
+    explained: Explained | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,8 @@ class WriteLake:
 
     ``relids`` are the relations that it writes, each a table of the lake or a partitioned one,
     ``needed`` those whose rows it has to see, some of them perhaps the same.  ``reads_client``: it
-    is a COPY FROM STDIN.  ``truncates``: it is a TRUNCATE.  ``scans`` are those of its plan, and
+    is a COPY FROM STDIN, and ``sql`` what the control database runs.  ``truncates``: it is a
+    TRUNCATE, with ``options`` (change/schema.py).  ``scans`` are those of its plan, and
     ``on_conflict`` says that it has an ON CONFLICT.
     """
 
@@ -85,6 +99,7 @@ class WriteLake:
     needed: tuple[int, ...] = ()
     reads_client: bool = False
     truncates: bool = False
+    options: int = 0
     scans: tuple[Scan, ...] = ()
     on_conflict: bool = False
 
@@ -106,7 +121,32 @@ class CopyLake:
     inserted: tuple[tuple[int, int], ...] = ()
 
 
-Action = Relay | RunOnLake | WriteLake | CopyLake
+@dataclass(frozen=True)
+class RelayRows:
+    """A command with a query that Spark runs: DECLARE, or one that makes a temporary table.
+
+    The control database is given ``head``, a query of the rows that Spark has found for ``query``,
+    and ``tail``.  ``in_block``: outside of a transaction block it is an error.
+    """
+
+    head: str
+    query: RunOnLake
+    tail: str = ""
+    in_block: bool = False
+
+
+@dataclass(frozen=True)
+class MakeTable:
+    """CREATE TABLE AS, or SELECT INTO, of a table of the lake.
+
+    ``definition`` is what goes around the definition of the table.
+    """
+
+    parts: TableAs
+    definition: Relay
+
+
+Action = Relay | RunOnLake | WriteLake | CopyLake | RelayRows | MakeTable
 
 
 @dataclass(frozen=True)

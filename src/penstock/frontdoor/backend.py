@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from penstock.errors import ProtocolError
 from penstock.frontdoor.actions import Row
@@ -59,9 +60,18 @@ _BEGINNING_TAGS = frozenset({"BEGIN", "START TRANSACTION"})
 _ENDING_TAGS = frozenset({"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"})
 _SETTING_TAGS = ("SET", "RESET", "COMMIT", "ROLLBACK", "PREPARE", "DISCARD")
 _FORGETTING_TAGS = ("DEALLOCATE", "DISCARD")
+_IN_BLOCK = b"\0C25001\0"
+"""In the warning about a BEGIN in a block, which the client did not make when it is ours."""
 _GOODBYES = (b"VFATAL\0", b"VPANIC\0")
 
 Request = tuple[Step, bytes]
+
+
+class BinaryRows(NamedTuple):
+    """DataRow messages with values in binary, many in each block, and the number of rows."""
+
+    blocks: list[bytes]
+    rows: int
 
 
 class ControlBackend:
@@ -92,6 +102,8 @@ class ControlBackend:
         """The client has begun a block since ``ready_status`` was told."""
         self.own_block = False
         """We have made a block of the client's implicit transaction (blocks.py)."""
+        self.deferred = False
+        """Rows that the transaction has written violate a constraint that may be deferred."""
         self.own_commands = False
         """The tags that come are those of commands of ours."""
         self.settings_stale = False
@@ -192,11 +204,15 @@ class ControlBackend:
         rows = [message for message in kept if message.kind == responses.DATA_ROW]
         return [responses.parse_row(message, self.client_encoding) for message in rows]
 
-    async def binary_rows(self, sql: str, parameters: Sequence[str | None] = ()) -> list[bytes]:
-        """Run one statement of ours; its DataRow messages, values in binary, many in each block."""
+    async def binary_rows(self, sql: str, parameters: Sequence[str | None] = ()) -> BinaryRows:
+        """Run one statement of ours that returns rows; values in binary."""
         blocks: list[bytes] = []
-        await self._run(sql, parameters, blocks)
-        return blocks
+        exchange = await self._run(sql, parameters, blocks)
+        return BinaryRows(blocks, int(exchange.tag.rpartition(" ")[2]))
+
+    async def command(self, sql: str, parameters: Sequence[str | None]) -> str:
+        """Run one statement of ours; its command tag."""
+        return (await self._run(sql, parameters)).tag
 
     async def copy_out(self, sql: str) -> list[Message]:
         """Run a COPY TO STDOUT as a statement of ours; all messages that answer it."""
@@ -301,7 +317,7 @@ class ControlBackend:
                 name, value = responses.parse_parameter_status(message)
                 reported = self.parameters if self._reported is None else self._reported
                 reported[name] = value
-            return True
+            return not (kind == responses.NOTICE and self.own_block and _IN_BLOCK in message.raw)
         head = self._head()
         if kind == responses.ERROR:
             return self._take_error(message, head)

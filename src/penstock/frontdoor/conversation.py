@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from penstock.errors import ConnectionLostError, FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Action, CopyLake, Router, WriteLake
 from penstock.frontdoor.backend import ControlBackend, check_not_copying, raise_unreported
-from penstock.frontdoor.blocks import commit_own_block, end_pipeline, refuse_savepoint
+from penstock.frontdoor.blocks import commit_own_block, end_pipeline, judge_block_command
 from penstock.frontdoor.copying.copy_out import LakeCopies
 from penstock.frontdoor.exchange import Exchange, PipelineFailedError, first_of
 from penstock.frontdoor.lake_answer import LakeSession
@@ -88,7 +88,6 @@ class Conversation:
         Outside of a block its questions leave the transaction open, for the statement to follow.
         """
         backend = self.backend
-        refuse_savepoint(backend, sql)
         _refuse_fetch(sql, self.write_portals())
         backend.hold_open = backend.ready_status == "I"
         try:
@@ -97,6 +96,10 @@ class Conversation:
             backend.hold_open = False
         raise_unreported(backend)
         return action
+
+    async def before_relayed(self, sql: str) -> None:
+        """Raise PostgreSQL's error for a statement that ends what is no block of the client."""
+        await judge_block_command(self.backend, self.client, sql)
 
     async def write(self, write: WriteLake, execute: Execute, parameters: Parameters) -> Exchange:
         """Carry out a statement that writes the lake; see LakeWriter."""

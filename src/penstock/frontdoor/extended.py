@@ -11,8 +11,9 @@ but the Execute of a statement that Spark runs.
     Describe   passed on                           of a portal: answered from ours
     Execute    passed on; hooks around it          run on the lake, rows sent by us
 
-One that writes the lake is as a relayed one, but its Execute is that of writing/writer.py, and that
-of a COPY of lake tables is that of copying/copy_out.py.
+One that writes the lake is as a relayed one, but its Execute is that of writing/writer.py; that of
+a COPY of lake tables is copying/copy_out.py's, that of a command around a query of them is
+reading/relayed_rows.py's.
 
 The portal of a lake statement is closed at once in the control database: FETCH would find the
 empty relation in it.
@@ -33,21 +34,27 @@ from penstock.frontdoor.actions import (
     Action,
     CopyLake,
     LakeResult,
+    MakeTable,
     Relay,
+    RelayRows,
     RunOnLake,
     WriteLake,
 )
 from penstock.frontdoor.backend import raise_unreported
+from penstock.frontdoor.blocks import is_block_command
 from penstock.frontdoor.conversation import Conversation
 from penstock.frontdoor.copying.copy_portal import CopyPortal
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
 from penstock.frontdoor.prepared import HookPortal, LakePortal, Prepared
+from penstock.frontdoor.reading.rows_portal import RowsPortal
 from penstock.frontdoor.statement import must_be_alone, plans_like_a_query, run_after, run_before
 from penstock.frontdoor.writing.write_portal import WritePortal, bound_parameters
 from penstock.sql.split import split_statements
 from penstock.wire import requests, responses
 from penstock.wire.framing import Message
+
+Portal = LakePortal | HookPortal | WritePortal | CopyPortal | RowsPortal
 
 _SQL_PREPARED = "SELECT from_sql FROM pg_catalog.pg_prepared_statements WHERE name = $1"
 
@@ -63,7 +70,7 @@ class ExtendedQueries:
         self._conversation = conversation
         self._backend = conversation.backend
         self._statements: dict[bytes, Prepared] = {}
-        self._portals: dict[bytes, LakePortal | HookPortal | WritePortal | CopyPortal] = {}
+        self._portals: dict[bytes, Portal] = {}
         self._cycle = 0
         self._switches = 0
         self._last_bound: Prepared | None = None
@@ -128,8 +135,8 @@ class ExtendedQueries:
         action, raw = await self._route(sql, parse.oids) if parts else Relay(), message.raw
         if not parts:
             sql, raw = "", requests.parse(parse.name, b"", parse.oids)
-        elif isinstance(action, Relay) and action.sql is not None:
-            raw = requests.parse(parse.name, conversation.raw(action.sql), parse.oids)
+        elif (text := _other_text(action)) is not None:
+            raw = requests.parse(parse.name, conversation.raw(text), parse.oids)
         statement = Prepared(parse.name, sql, parse.oids, action, self._now)
         await self._register(statement, raw)
         if isinstance(action, RunOnLake):
@@ -228,9 +235,14 @@ class ExtendedQueries:
         if statement is not None and isinstance(statement.action, WriteLake):
             types = self._types_of(statement) if "$" in statement.sql else None
             self._portals[portal] = WritePortal(statement.action, message, types, self._cycle)
+        if statement is not None and isinstance(statement.action, RelayRows | MakeTable):
+            types = self._types_of(statement) if "$" in statement.sql else None
+            self._portals[portal] = RowsPortal(statement.action, message, types, self._cycle)
         if statement is not None and isinstance(statement.action, CopyLake):
             self._portals[portal] = CopyPortal(statement.action, portal, self._cycle)
-        if statement is not None and _has_hooks(statement.action):
+        if statement is not None and (
+            _has_hooks(statement.action) or is_block_command(statement.sql)
+        ):
             await self._bind_hooks(portal, statement)
         self._backend.send(Step.BIND, message.raw)
 
@@ -306,7 +318,7 @@ class ExtendedQueries:
         if isinstance(portal, HookPortal):
             await self._execute_with_hooks(portal, message)
             return
-        if isinstance(portal, WritePortal | CopyPortal):
+        if isinstance(portal, WritePortal | CopyPortal | RowsPortal):
             await self._conversation.settled()
             await portal.execute(self._conversation, execute.max_rows)
             return
@@ -315,12 +327,15 @@ class ExtendedQueries:
 
     async def _execute_with_hooks(self, portal: HookPortal, message: Message) -> None:
         await self._conversation.settled()
+        await self._conversation.before_relayed(portal.sql)
         if not portal.before_has_run:
             portal.before_has_run = True
             await run_before(self._conversation, portal.relay, portal.sql)
         self._backend.executed = True
         exchange = self._backend.ask([(Step.EXECUTE, message.raw)], _SUSPENDABLE)
         await exchange.wait()
+        if self._backend.block_ended:
+            await self._backend.sync()
         await run_after(self._conversation, portal.relay, exchange)
 
     async def _execute_on_lake(self, portal: LakePortal, max_rows: int) -> None:
@@ -357,6 +372,13 @@ def _made_by_sql(name: str) -> PenstockError:
 
 def _has_hooks(action: Action) -> bool:
     return isinstance(action, Relay) and action != Relay(action.sql)
+
+
+def _other_text(action: Action) -> str | None:
+    """What the control database runs instead of the client's text."""
+    if isinstance(action, Relay) or (isinstance(action, WriteLake) and action.reads_client):
+        return action.sql
+    return None
 
 
 def _completion(result: LakeResult, start: int, stop: int, max_rows: int) -> bytes:

@@ -12,9 +12,13 @@ from collections.abc import Coroutine, Sequence
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.change import types
 from penstock.errors import ConnectionLostError, PenstockError
 from penstock.frontdoor.actions import LakeQueries, LakeResult, Parameter, RunOnLake
 from penstock.frontdoor.backend import ControlBackend
+from penstock.frontdoor.copying.copy_forms import BinaryForms
 from penstock.frontdoor.link import Link
 from penstock.wire.responses import Column
 from penstock.wire.rows import encode_rows
@@ -109,9 +113,23 @@ async def send_rows(
     start: int,
     stop: int,
 ) -> None:
-    """Send rows ``start`` to ``stop`` of a result."""
+    """Send rows ``start`` to ``stop`` of a result.
+
+    Binary forms that are not written here are asked for in the session, as COPY does.
+    """
     timezone = backend.parameters.get("TimeZone", "UTC")
+    binary = [oid for oid, code in zip(result.type_oids, formats, strict=True) if code]
+    forms = await BinaryForms.find(backend, binary)
     for at in range(start, stop, SLICE_ROWS):
         rows = result.rows.slice(at, min(SLICE_ROWS, stop - at))
-        client.write(encode_rows(rows, result.type_oids, formats, timezone))
+        type_oids = list(result.type_oids)
+        for place, code in enumerate(formats):
+            if code and type_oids[place] in forms.texts:
+                type_oids[place] = types.TEXT
+            elif code and type_oids[place] in forms.asked:
+                column = pa.concat_arrays(rows.column(place).chunks)
+                column = await forms.ask(backend, column, type_oids[place])
+                rows = rows.set_column(place, "binary", column)
+                type_oids[place] = types.BYTEA
+        client.write(encode_rows(rows, type_oids, formats, timezone))
         await client.drain()

@@ -77,7 +77,7 @@ async def _run_single(conversation: Conversation, message: Message, part: Statem
     if action == _PLAIN and not backend.endings.waiting and backend.synced:
         _pass_on(conversation, message.raw)
         return True
-    await carry_out(conversation, action, part.text, part.start)
+    await carry_out(conversation, action, part.text, part.start, last=True)
     return False
 
 
@@ -130,7 +130,8 @@ async def _run_several(conversation: Conversation, parts: list[Statement]) -> No
         else:
             action = await _route(conversation, part)
         tags = backend.block_tags
-        await carry_out(conversation, action, part.text, part.start)
+        last = part is parts[-1]
+        await carry_out(conversation, action, part.text, part.start, last=last)
         if backend.ready_status != "I" or backend.block_tags != tags:
             await backend.sync()
 

@@ -18,15 +18,20 @@ from penstock.errors import PenstockError
 from penstock.frontdoor.actions import (
     Action,
     CopyLake,
+    MakeTable,
     Parameter,
     Relay,
+    RelayRows,
     RunOnLake,
     WriteLake,
 )
-from penstock.frontdoor.backend import raise_unreported
+from penstock.frontdoor.backend import OWN_NAME, raise_unreported
+from penstock.frontdoor.blocks import judge_deferred
 from penstock.frontdoor.conversation import Conversation
+from penstock.frontdoor.definitions.made_table import make_table
 from penstock.frontdoor.exchange import ROWS, Exchange, Step
 from penstock.frontdoor.lake_answer import check_columns, send_rows
+from penstock.frontdoor.reading.relayed_rows import command_over
 from penstock.sql.tokens import Kind, significant
 from penstock.wire import requests, responses
 
@@ -56,6 +61,8 @@ _NO_NAME = b""
 
 _COPY_IN = frozenset({responses.COPY_IN})
 
+_IS_BINARY = "SELECT is_binary FROM pg_catalog.pg_cursors WHERE name = $1"
+
 _MISSING_VALUES = "bind message supplies 0 parameters"
 
 
@@ -71,21 +78,33 @@ def must_be_alone(sql: str) -> bool:
     return words in _ALONE or words[:1] in _ALONE
 
 
-async def carry_out(conversation: Conversation, action: Action, sql: str, start: int = 0) -> None:
-    """Carry out one statement that stands ``start`` characters into the client's text."""
+async def carry_out(
+    conversation: Conversation, action: Action, sql: str, start: int = 0, *, last: bool = False
+) -> None:
+    """Carry out one statement that stands ``start`` characters into the client's text.
+
+    ``last``: it is the last one there.
+    """
     try:
+        if last and not isinstance(action, Relay | WriteLake):
+            await judge_deferred(conversation.backend)
         if isinstance(action, RunOnLake):
             await _run_on_lake(conversation, action, sql)
         elif isinstance(action, WriteLake):
-            await _write_lake(conversation, action, sql)
+            await _write_lake(conversation, action, sql, last=last)
         elif isinstance(action, CopyLake):
             await conversation.copy(action)
+        elif isinstance(action, RelayRows):
+            await relay_rows(conversation, action, ())
+        elif isinstance(action, MakeTable):
+            await make_table(conversation, action)
         else:
             await _relay(conversation, action, sql)
     except responses.ServerError as error:
         if error.message.startswith(_MISSING_VALUES):
             error = _no_parameter(sql)
-        move_position(error, start, same_text=not (isinstance(action, Relay) and action.sql))
+        is_other = isinstance(action, MakeTable) or (isinstance(action, Relay) and action.sql)
+        move_position(error, start, same_text=not is_other)
         raise error from None
 
 
@@ -155,37 +174,62 @@ async def run_after(conversation: Conversation, relay: Relay, exchange: Exchange
 
 async def _relay(conversation: Conversation, relay: Relay, sql: str) -> None:
     text = sql if relay.sql is None else relay.sql
+    await conversation.before_relayed(text)
     await run_before(conversation, relay, text)
     backend = conversation.backend
     backend.executed = True
-    exchange = await _run_whole(conversation, text, ROWS, reads_client=_is_copy(text))
+    exchange = await _run_whole(
+        conversation,
+        text,
+        ROWS,
+        reads_client=_first_word(text) == "copy",
+        binary_results=await _fetches_binary(conversation, text),
+    )
     backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
     await run_after(conversation, relay, exchange)
 
 
-async def _write_lake(conversation: Conversation, write: WriteLake, sql: str) -> None:
+async def _write_lake(
+    conversation: Conversation, write: WriteLake, sql: str, *, last: bool
+) -> None:
     backend = conversation.backend
 
     async def execute() -> Exchange:
-        return await _run_whole(conversation, sql, _COPY_IN, reads_client=write.reads_client)
+        text = write.sql if write.reads_client else sql
+        return await _run_whole(conversation, text, _COPY_IN, reads_client=write.reads_client)
 
     async def no_parameters() -> Sequence[Parameter]:
         return ()
 
     answer = await conversation.write(write, execute, no_parameters)
+    if last:
+        await judge_deferred(backend)
     backend.ask([(Step.CLOSE, requests.close(requests.PORTAL, _NO_NAME))])
     told = (responses.ROW_DESCRIPTION, responses.DATA_ROW, responses.COMMAND_COMPLETE)
     conversation.client.write(b"".join(each.raw for each in answer.kept if each.kind in told))
 
 
+async def _fetches_binary(conversation: Conversation, sql: str) -> bool:
+    """Whether it is a FETCH from a BINARY cursor: a simple query then has rows in that format."""
+    if _first_word(sql) != "fetch":
+        return False
+    cursor = significant(sql)[-1].name  # the last word, whatever else is said
+    return await conversation.backend.query(_IS_BINARY, [cursor]) == [("t",)]
+
+
 async def _run_whole(
-    conversation: Conversation, sql: str, pass_on: frozenset[int], *, reads_client: bool
+    conversation: Conversation,
+    sql: str,
+    pass_on: frozenset[int],
+    *,
+    reads_client: bool,
+    binary_results: bool = False,
 ) -> Exchange:
     """Run a statement in the control database to its end; its portal stays."""
     exchange = conversation.backend.ask(
         [
             (Step.PARSE, requests.parse(_NO_NAME, conversation.raw(sql))),
-            (Step.BIND, requests.bind(_NO_NAME, _NO_NAME)),
+            (Step.BIND, requests.bind(_NO_NAME, _NO_NAME, binary_results=binary_results)),
             (Step.DESCRIBE, requests.describe(requests.PORTAL, _NO_NAME)),
             (Step.EXECUTE, requests.execute(_NO_NAME)),
         ],
@@ -206,13 +250,8 @@ async def _run_on_lake(conversation: Conversation, query: RunOnLake, sql: str) -
         ]
     )
     await described.wait()
-    types = described.only(responses.PARAMETER_DESCRIPTION)
-    if types is not None and responses.parse_parameter_oids(types):
-        raise _no_parameter(sql)
+    columns = _columns(conversation, described, sql, 0)
     row_description = described.only(responses.ROW_DESCRIPTION)
-    columns = (
-        responses.parse_columns(row_description, backend.client_encoding) if row_description else ()
-    )
     result = await conversation.lake.run(query, ())
     raise_unreported(backend)
     check_columns(result, columns)
@@ -223,6 +262,49 @@ async def _run_on_lake(conversation: Conversation, query: RunOnLake, sql: str) -
     client.write(responses.command_complete(result.tag))
 
 
-def _is_copy(sql: str) -> bool:
-    words = [token.word for token in significant(sql[:1000])[:1]]
-    return words == ["copy"]
+async def relay_rows(
+    conversation: Conversation, action: RelayRows, parameters: Sequence[Parameter]
+) -> None:
+    """Run a query on the lake, and the command around it in the control database."""
+    backend = conversation.backend
+    if action.in_block and backend.ready_status == "I" and not backend.executed:
+        raise PenstockError(
+            "DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01"
+        )
+    sql, oids = action.query.sql, [each.type_oid for each in parameters]
+    described = backend.ask(
+        [
+            (Step.CLOSE, requests.close(requests.STATEMENT, OWN_NAME)),
+            (Step.PARSE, requests.parse(OWN_NAME, conversation.raw(sql), oids)),
+            (Step.DESCRIBE, requests.describe(requests.STATEMENT, OWN_NAME)),
+        ]
+    )
+    await described.wait()
+    backend.executed = True
+    columns = _columns(conversation, described, sql, len(parameters))
+    held, backend.hold_open = backend.hold_open, True
+    try:
+        result = await conversation.lake.run(action.query, parameters)
+        raise_unreported(backend)
+        check_columns(result, columns)
+        command, given = await command_over(backend, action, columns, result)
+        tag = await backend.command(command, given)
+    finally:
+        backend.hold_open = held
+    raise_unreported(backend)
+    conversation.client.write(responses.command_complete(tag))
+
+
+def _columns(
+    conversation: Conversation, described: Exchange, sql: str, parameters: int
+) -> tuple[responses.Column, ...]:
+    """The columns of a statement; 42P02 for parameters that it has not been given."""
+    types = described.only(responses.PARAMETER_DESCRIPTION)
+    if types is not None and len(responses.parse_parameter_oids(types)) > parameters:
+        raise _no_parameter(sql)
+    rows = described.only(responses.ROW_DESCRIPTION)
+    return responses.parse_columns(rows, conversation.backend.client_encoding) if rows else ()
+
+
+def _first_word(sql: str) -> str:
+    return next((token.word for token in significant(sql[:1000])[:1]), "")

@@ -202,7 +202,9 @@ class _Feed:
 
 
 def _begin(rows: Sequence[Placed]) -> str:
-    """The place of the data file that a row is of."""
+    """The place of the data file that a row is of; there may be one, and then all are of it."""
+    if len(rows) == 1:
+        return f"{rows[0].place}L"
     begins = ", ".join(
         f"{quote_spark_literal(each.rows.file.path.rpartition('/')[2])}, {each.place}L"
         for each in rows

@@ -20,14 +20,17 @@ and neither our log entries nor other programs' appends would have one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from penstock.change.schema import TRUNCATE_OPTIONS
 from penstock.lake.log import DataFile, actions_of, data_files
 from penstock.lake.reading import Ints
 from penstock.lake.vectors import inline_vector, read_bitmap
@@ -69,9 +72,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a commit did; ``truncated``: it emptied the table, and all of ``gone`` is left out."""
+    """What a commit did; ``truncated``: it emptied the table, and all of ``gone`` is left out.
+
+    ``options`` are those of the TRUNCATE (change/schema.py).
+    """
 
     truncated: bool = False
+    options: int = 0
     gone: list[Rows] = field(default_factory=list)
     come: list[Rows] = field(default_factory=list)
 
@@ -80,16 +87,16 @@ def difference(location: str, version: int) -> Difference:
     """What a version changed; TableStateError when the log, or a vector, is not as written."""
     added: dict[str, DataFile] = {}
     removed: set[str] = set()
-    operation = ""
+    info: dict[str, Any] = {}
     for action in actions_of(location, version):
         if "add" in action and action["add"].get("dataChange", True):
             added[action["add"]["path"]] = DataFile(action["add"])
         elif "remove" in action and action["remove"].get("dataChange", True):
             removed.add(action["remove"]["path"])
         elif "commitInfo" in action:
-            operation = action["commitInfo"].get("operation", "")
+            info = action["commitInfo"]
     there = data_files(location, version - 1) if removed else {}
-    found = Difference(truncated=operation == "TRUNCATE")
+    found = Difference(info.get("operation") == "TRUNCATE", _options(info))
     # In the order of the log: what is told of a version is the same whenever it is told.
     for path in sorted(removed):
         if path in added:
@@ -98,6 +105,11 @@ def difference(location: str, version: int) -> Difference:
             found.gone.append(_whole(location, there[path]))
     found.come.extend(_whole(location, file) for path, file in added.items() if path not in removed)
     return found
+
+
+def _options(info: Mapping[str, Any]) -> int:
+    said = info.get("operationParameters", {})
+    return sum(bit for name, bit in TRUNCATE_OPTIONS.items() if said.get(name) == "true")
 
 
 def _compare(location: str, before: DataFile, after: DataFile, found: Difference) -> None:

@@ -38,7 +38,7 @@ class FeedPart:
     """Changes that follow each other in a feed and are read together.
 
     ``place`` is its first ``seq``, ``version`` the one that has the files of ``come``; those of
-    ``gone`` are in the version before it.
+    ``gone`` are in the version before it.  ``options`` are those of a TRUNCATE.
     """
 
     kind: Literal["inserts", "deletes", "pairs", "truncate"]
@@ -46,6 +46,7 @@ class FeedPart:
     place: int
     gone: tuple[Placed, ...] = ()
     come: tuple[Placed, ...] = ()
+    options: int = 0
 
     @property
     def rows(self) -> int:
@@ -90,7 +91,7 @@ class _Feed:
             return
         yield from self.inserts()
         if found.truncated:
-            yield FeedPart("truncate", version, self._place)
+            yield FeedPart("truncate", version, self._place, options=found.options)
             self._place += 1
         if not found.gone:
             yield from self._add_inserts(version, found.come)

@@ -186,12 +186,18 @@ def actions_of(location: str, version: int) -> Iterator[Action]:
 
 
 def commit(
-    location: str, version: int, actions: Iterable[Action], operation: str, metadata: str
+    location: str,
+    version: int,
+    actions: Iterable[Action],
+    operation: str,
+    metadata: str,
+    parameters: Mapping[str, str] | None = None,
 ) -> None:
     """Make a version, the one after the head, from actions; durable on return.
 
-    ``metadata`` is the commit's userMetadata.  The files that the actions name are on disk
-    already.  ConcurrentWriteError when somebody else made the version in between.
+    ``metadata`` is the commit's userMetadata, ``parameters`` are the operation's.  The files that
+    the actions name are on disk already.  ConcurrentWriteError when somebody else made the version
+    in between.
 
     Spark's own log store for local files looks whether a version is there and then renames its
     draft to it, so it may still replace an entry that was made between the two: that is looked at
@@ -200,7 +206,7 @@ def commit(
     info = {
         "timestamp": int(time.time() * 1000),
         "operation": operation,
-        "operationParameters": {},
+        "operationParameters": dict(parameters or {}),
         "userMetadata": metadata,
     }
     lines = [json.dumps(action) for action in ({"commitInfo": info}, *actions)]

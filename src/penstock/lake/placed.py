@@ -103,6 +103,35 @@ def union(several: Sequence[Places]) -> Places:
     return places_of(rows)
 
 
+def merged(first: Places, second: Places) -> tuple[Places, Ints]:
+    """The places of both, which have none in common.
+
+    Place i is number ``order[i]`` of the first ones followed by the second ones.
+    """
+    paths, file = _one_numbering(first, second)
+    row = np.concatenate([first.row, second.row])
+    order: Ints = np.lexsort((row, file))
+    return Places(paths, file[order], row[order]), order
+
+
+def without(places: Places, others: Places) -> Places:
+    """Those that are not among others."""
+    _, file = _one_numbering(places, others)
+    codes = file << 40 | np.concatenate([places.row, others.row])
+    return places.only(np.flatnonzero(~np.isin(codes[: len(places)], codes[len(places) :])))
+
+
+def _one_numbering(first: Places, second: Places) -> tuple[tuple[str, ...], Ints]:
+    """All paths, and the number of the file of each place, the first ones' before the second's."""
+    paths = tuple(dict.fromkeys((*first.paths, *second.paths)))
+    number = {path: n for n, path in enumerate(paths)}
+    files = [
+        np.array([number[path] for path in each.paths], np.int64)[each.file]
+        for each in (first, second)
+    ]
+    return paths, np.concatenate(files)
+
+
 def without_gone(table: LakeTable, file: DataFile, rows: Ints) -> Ints:
     """Those of ascending positions of a data file whose rows the version has."""
     gone = read_vector(table.location, file.vector).astype(np.int64)

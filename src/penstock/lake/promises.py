@@ -9,24 +9,29 @@ Out:  nothing, or PostgreSQL's error for rows that do not keep them.
     NOT NULL                               yes: 23502
     unique index or key over columns       yes: 23505
     unique index with WHERE or expression  refused with 0A000, when there are rows
-    CHECK                                  refused with 0A000, when there are rows
     ATTACH PARTITION                       refused with 0A000, when there are rows
+    foreign key                            yes: 23503 (lake/references.py)
 
-Foreign keys are not checked: neither does a subscriber of PostgreSQL's.
+Those of a CHECK are asked for by a query (frontdoor/definitions/checks.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that PySpark's own guide uses
 
 from penstock.change.relation import LakeTable
 from penstock.errors import FeatureNotSupportedError, PenstockError, UniqueViolationError
 from penstock.lake.ddl import has_rows
+from penstock.lake.references import ForeignKey, Missing
 from penstock.lake.session import GetSession
-from penstock.lake.tables import read
+from penstock.lake.tables import arrow_schema, read
 from penstock.names import quote_spark
 
 _REFUSED = {
@@ -34,11 +39,6 @@ _REFUSED = {
         "unique index {name} on table {table}, which has rows in the lake, is not supported",
         "It has a condition or an expression, which Spark could not evaluate as PostgreSQL does.",
         "Use a unique index over columns.",
-    ),
-    "check": (
-        "CHECK constraint {name} on table {table}, which has rows in the lake, is not supported",
-        "Spark could not evaluate it as PostgreSQL does.",
-        "Add it as NOT VALID: then it holds for new rows.",
     ),
     "partition": (
         "table {table}, which has rows in the lake, cannot become a partition of {name}",
@@ -73,6 +73,44 @@ def check_promises(session: GetSession, table: LakeTable, promises: list[Promise
             _check_not_null(session(), table, promise)
         else:
             _check_unique(session(), table, promise)
+
+
+def row_without_partner(
+    session: GetSession, child: LakeTable, parents: Sequence[LakeTable], key: ForeignKey
+) -> Missing | None:
+    """A row that refers to none, as RI_Initial_Check() (ri_triggers.c) looks for one.
+
+    The columns are comparable (lake/references.py).
+    """
+    if not has_rows(child):
+        return None
+    spark = session()
+    names = [quote_spark(name) for name in key.child.columns]
+    # Under names of their own, as a table may refer to itself.
+    mine = [f"k{number}" for number in range(len(names))]
+    theirs = [f"r{number}" for number in range(len(names))]
+    keys = read(spark, child).select(*names).toDF(*mine).dropna("all").distinct()
+    mixed = reduce(or_, (F.col(name).isNull() for name in mine))
+    if key.full:
+        found = _first(keys.where(mixed), child, key)
+        if found is not None:
+            return Missing(0, found, mixed=True)
+    referenced = [quote_spark(name) for name in key.parent.columns]
+    there = [read(spark, each).select(*referenced).toDF(*theirs) for each in parents]
+    met = [F.col(one) == F.col(other) for one, other in zip(mine, theirs, strict=True)]
+    left = keys.where(~mixed).join(reduce(DataFrame.union, there), met, "left_anti")
+    found = _first(left, child, key)
+    return None if found is None else Missing(0, found)
+
+
+def _first(keys: DataFrame, child: LakeTable, key: ForeignKey) -> pa.Table | None:
+    """The first key, in the columns of the table that refers."""
+    found = keys.limit(1).toArrow()
+    if not found.num_rows:
+        return None
+    schema = arrow_schema(child)
+    fields = [schema.field(name) for name in key.child.columns]
+    return found.rename_columns(list(key.child.columns)).cast(pa.schema(fields))
 
 
 def _check_not_null(spark: SparkSession, table: LakeTable, promise: Promise) -> None:

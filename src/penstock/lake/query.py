@@ -122,6 +122,25 @@ def run_query(
         return _frame(spark, statement, tables).toArrow()
 
 
+def explain_query(
+    spark: SparkSession,
+    statement: Translation,
+    tables: Sequence[TableAt],
+    job: str,
+    *,
+    verbose: bool,
+) -> pa.Table:
+    """Spark's physical plan of a translated statement, a line each, in one column of text.
+
+    Nothing is read but the tables' logs.  ``verbose``: with the arguments of each operator.
+    """
+    jvm: Any = spark._jvm
+    with postgres_errors(), _job_group(spark, job):
+        execution = _frame(spark, statement, tables)._jdf.queryExecution()
+        plan = jvm.PythonSQLUtils.explainString(execution, "formatted" if verbose else "simple")
+    return pa.table({"QUERY PLAN": pa.array(plan.strip().splitlines(), pa.string())})
+
+
 def unload_query(
     spark: SparkSession, statement: Translation, tables: Sequence[TableAt], job: str, folder: Path
 ) -> list[Path]:

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,22 +41,42 @@ def scan_files(
 ) -> DataFrame:
     """The rows of these files without those in their vectors, read as a version's files are."""
     frame = _delta(session, location, version)
-    jvm: Any = session._jvm
-    actions = jvm.java.util.ArrayList()
+    java = _java(session._jvm)
+    actions = java.list()
     for file in files:
-        add = json.dumps({"add": file.add})
-        actions.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(add))
+        actions.add(java.action.fromJson(json.dumps({"add": file.add})))
     # The relation of a plain read; what is taken from it is the snapshot and whose it is.
     plan = frame._jdf.queryExecution().analyzed()
     index = plan.collectLeaves().apply(0).relation().location()
-    jvm.SparkSession.setActiveSession(session._jsparkSession)  # whose the frame is to be
+    java.session.setActiveSession(session._jsparkSession)  # whose the frame is to be
     listed = index.deltaLog().createDataFrame(
         index.getSnapshot(),
-        jvm.org.apache.spark.api.python.PythonUtils.toSeq(actions),
+        java.python.toSeq(actions),
         False,  # not streaming
-        jvm.scala.Option.empty(),
+        java.option.empty(),
     )
     return DataFrame(listed, session)
+
+
+class _Java(NamedTuple):
+    """Classes of Java and Scala; each part of such a name is a question to the JVM."""
+
+    list: Any
+    action: Any
+    session: Any
+    python: Any
+    option: Any
+
+
+@cache
+def _java(jvm: Any) -> _Java:
+    return _Java(
+        jvm.java.util.ArrayList,
+        jvm.org.apache.spark.sql.delta.actions.Action,
+        jvm.SparkSession,
+        jvm.org.apache.spark.api.python.PythonUtils,
+        jvm.scala.Option,
+    )
 
 
 def _delta(session: SparkSession, location: str | Path, version: int) -> DataFrame:

@@ -4,6 +4,10 @@
 In:   a table's folder and a version that its log has, and columns of it.
 Out:  its rows in the order of its files, in batches of about BATCH_BYTES.
 
+Files come in the order in which they were written, as rows do from PostgreSQL's heap; a checkpoint
+of Delta's log has them in any order.  Keys mostly ascend with time, and who puts the rows into a
+table with an index, as a subscriber does, is a third quicker when they do.
+
 The files are read as they are: the log says which, deletion vectors which of their rows are gone,
 the metadata what a column is called in them, and a file from before a column has nulls for it.
 """
@@ -47,7 +51,8 @@ def table_rows(location: Path, version: int | None, schema: pa.Schema) -> Iterat
             f'the Delta table in {location} has no column "{missing[0]}" at version {version}',
             hint="If its definition was just changed, start the transaction again.",
         )
-    for file in data_files(str(location), version).values():
+    files = data_files(str(location), version).values()
+    for file in sorted(files, key=lambda file: file.add.get("modificationTime", 0)):
         gone = read_vector(str(location), file.vector).astype(np.int64)
         try:
             for start, batch in _file_rows(location / file.path, names, schema):

@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.change.relation import LakeTable
+from penstock.change.schema import TRUNCATE_OPTIONS
 from penstock.change.types import arrow_type
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import sync_path, sync_versions
@@ -134,12 +135,17 @@ def change_rows(
     return commit_actions(table, actions, "MERGE", metadata)
 
 
-def truncate(table: LakeTable, metadata: str) -> int:
-    """Commit that all rows are gone; the new version."""
+def truncate(table: LakeTable, metadata: str, options: int = 0) -> int:
+    """Commit that all rows are gone; the new version.
+
+    ``options`` are those of the TRUNCATE (change/schema.py), which a publication of it tells.
+    """
     assert table.version is not None
     now = int(time.time() * 1000)
     files = data_files(table.location, table.version).values()
-    return commit_actions(table, [file.removed(now) for file in files], "TRUNCATE", metadata)
+    removed = [file.removed(now) for file in files]
+    said = {name: str(bool(options & bit)).lower() for name, bit in TRUNCATE_OPTIONS.items()}
+    return commit_actions(table, removed, "TRUNCATE", metadata, said)
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -224,7 +230,11 @@ def added(file: WrittenFile, data_change: bool = True) -> Action:
 
 
 def commit_actions(
-    table: LakeTable, actions: Sequence[Action], operation: str, metadata: str
+    table: LakeTable,
+    actions: Sequence[Action],
+    operation: str,
+    metadata: str,
+    parameters: Mapping[str, str] | None = None,
 ) -> int:
     """One version on top of the table's, which is what ``actions`` were made from.
 
@@ -233,7 +243,7 @@ def commit_actions(
     assert table.version is not None  # the caller has created the table
     location, version = table.location, table.version + 1
     sync_path(Path(location))  # the entries of the new files in the folder
-    commit(location, version, actions, operation, metadata)
+    commit(location, version, actions, operation, metadata, parameters)
     if version % CHECKPOINT_EVERY == 0:
         DeltaTable(location, version=version).create_checkpoint()
         sync_versions(location, version, version)

@@ -67,14 +67,16 @@ class Change:
 
     ``gone`` has the ascending positions of rows by the path of their data file, ``rows`` what comes
     in the table's columns and types.  ``checked``: PostgreSQL has compared the keys of ``rows``
-    with those of all rows that stay.  ``truncates``: all rows go, and none comes.  ``updates`` says
-    which of ``gone`` each of ``rows`` was; None when there are only inserts or deletes.
+    with those of all rows that stay.  ``truncates``: all rows go, and none comes; with ``options``
+    (change/schema.py).  ``updates`` says which of ``gone`` each of ``rows`` was; None when there
+    are only inserts or deletes.
     """
 
     gone: Mapping[str, NDArray[np.uint64]]
     rows: pa.Table
     checked: bool = False
     truncates: bool = False
+    options: int = 0
     updates: Updates | None = None
 
     def __bool__(self) -> bool:
@@ -96,11 +98,7 @@ def write_change(
     table; the other errors are those of ``settle``.
     """
     table = settle(session, table, xact_status, metadata)
-    if not (change.checked or change.truncates):
-        for unique in uniques:
-            asked, hits = _met(session, table, unique, change)
-            if len(hits):
-                raise DuplicateKeyError(unique, asked.slice(int(hits.at.min()), 1))
+    check_keys(session, table, uniques, change)
     created = table.version is None
     if created:
         table = dataclasses.replace(table, version=create(session, table, metadata))
@@ -112,11 +110,23 @@ def write_change(
 def _commit(table: LakeTable, change: Change, metadata: str) -> tuple[int, str]:
     """The Delta commit: its version, and what it is in the commit record."""
     if change.truncates:
-        return truncate(table, metadata), "truncate"
+        return truncate(table, metadata, change.options), "truncate"
     files = list(_files(table, change))
     if change.gone:
         return change_rows(table, change.gone, files, metadata), "merge"
     return append_files(table, files, metadata), "append"
+
+
+def check_keys(
+    session: GetSession, table: LakeTable, uniques: Sequence[UniqueIndex], change: Change
+) -> None:
+    """DuplicateKeyError for the first row whose key the lake has."""
+    if change.checked or change.truncates:
+        return
+    for unique in uniques:
+        asked, hits = _met(session, table, unique, change)
+        if len(hits):
+            raise DuplicateKeyError(unique, asked.slice(int(hits.at.min()), 1))
 
 
 def conflicting(
@@ -134,12 +144,17 @@ def _met(
     if unique.nulls_distinct:
         asked = asked.drop_null()
     hits = find_rows(table, asked, session)
+    return asked, hits.only(staying(hits, change))
+
+
+def staying(hits: Hits, change: Change) -> NDArray[np.bool_]:
+    """Which rows a change of their table leaves."""
     stays = np.ones(len(hits), bool)
     for number, file in enumerate(hits.files):
         gone = change.gone.get(file.add["path"])
         if gone is not None:
             stays &= (hits.file != number) | ~np.isin(hits.row, gone.astype(np.int64))
-    return asked, hits.only(stays)
+    return stays
 
 
 def _files(table: LakeTable, change: Change) -> Iterator[WrittenFile]:

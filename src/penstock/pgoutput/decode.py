@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from penstock.change import types
 from penstock.change.mapping import TYPED, ValueMapping, not_held, shortened
 from penstock.change.relation import Column, Relation
-from penstock.change.schema import change_schema
+from penstock.change.schema import RESTART_IDENTITY, change_schema
 from penstock.compiled import Bytes, Ints, Positions
 from penstock.errors import (
     FeatureNotSupportedError,
@@ -63,11 +63,14 @@ class Decoded:
 
     ``transactions``: array [n, 4], the fields of Transaction, of those that ended in the buffer.
     ``tables``: rows in commit order; the same relation can come twice if its definition changed.
+    ``restarts``: for each of ``tables`` the commit LSNs of those of its rows that are TRUNCATEs
+    with RESTART IDENTITY.
     ``open``: the last transaction goes on in the next buffer; its rows so far are in ``tables``.
     """
 
     transactions: Ints
     tables: tuple[tuple[Relation, pa.Table], ...]
+    restarts: tuple[tuple[int, ...], ...]
     open: bool
 
     @property
@@ -158,15 +161,19 @@ class Decoder:
         message, ops, slots, commit_lsns, seqs = columns
         rows = _Rows(offsets[message], offsets[message + 1], ops, commit_lsns, seqs)
         order, begins = scan.group_rows(slots, len(self._relations))
-        tables = tuple(
-            (
-                described.relation,
-                _table(described, buffer, rows.part(order[begins[slot] : begins[slot + 1]])),
-            )
+        parts = [
+            (described, rows.part(order[begins[slot] : begins[slot + 1]]))
             for slot, described in enumerate(self._relations)
             if begins[slot] < begins[slot + 1]
+        ]
+        return Decoded(
+            transactions,
+            tuple(
+                (described.relation, _table(described, buffer, part)) for described, part in parts
+            ),
+            tuple(_restarts(buffer, part) for _, part in parts),
+            bool(self._state[scan.OPEN]),
         )
-        return Decoded(transactions, tables, bool(self._state[scan.OPEN]))
 
     def _learn_relations(self, buffer: Bytes, offsets: Ints) -> Ints:
         filled = np.flatnonzero(np.diff(offsets) > 0)
@@ -219,6 +226,12 @@ class Decoder:
             for key, slot in zip(old_keys, old_slots, strict=True):
                 place = scan.find_key(self._keys, key)
                 self._keys[place], self._slots[place] = key, slot
+
+
+def _restarts(buffer: Bytes, rows: _Rows) -> tuple[int, ...]:
+    truncates = np.flatnonzero(rows.ops == scan.TRUNCATE)
+    restart = (buffer[rows.begins[truncates] + 5] & RESTART_IDENTITY) != 0
+    return tuple(np.unique(rows.commit_lsns[truncates[restart]]).tolist())
 
 
 def _table(described: _Described, buffer: Bytes, rows: _Rows) -> pa.Table:

@@ -73,12 +73,12 @@ def type_message(oid: int, schema: str, name: str) -> bytes:
     return b"Y" + struct.pack(">I", oid) + _string(shown) + _string(name)
 
 
-def truncate_message(oids: Sequence[int]) -> bytes:
+def truncate_message(oids: Sequence[int], options: int = 0) -> bytes:
     """The Truncate message of relations that were emptied together.
 
-    Whether the statement said CASCADE or RESTART IDENTITY is not known: neither is sent.
+    ``options`` are those of the statement (change/schema.py).
     """
-    return b"T" + struct.pack(f">IB{len(oids)}I", len(oids), 0, *oids)
+    return b"T" + struct.pack(f">IB{len(oids)}I", len(oids), options, *oids)
 
 
 def description(relations: Iterable[Relation], type_names: TypeNames) -> Messages:

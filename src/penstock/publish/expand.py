@@ -316,12 +316,13 @@ def _joined(tables: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _truncated_together(first: Step, later: list[Step]) -> tuple[list[Step], list[Step]]:
-    """The TRUNCATEs that can be sent with the first one, and the other steps."""
+    """The TRUNCATEs that can be sent with the first one, as one statement, and the other steps."""
     together, others = [first], []
     passed: set[int] = set()
     for step in later:
         oid = step.published.plan.relation.oid
-        if step.part.kind == "truncate" and oid not in passed:
+        alike = step.part.kind == "truncate" and step.part.options == first.part.options
+        if alike and oid not in passed:
             together.append(step)
         else:
             others.append(step)
@@ -332,7 +333,8 @@ def _truncated_together(first: Step, later: list[Step]) -> tuple[list[Step], lis
 def _truncation(steps: Sequence[Step]) -> Piece:
     relations = tuple({step.published.plan.relid: step.published for step in steps}.values())
     oids = [each.plan.relation.oid for each in relations]
-    return Piece(relations, Messages.of([truncate_message(oids)]))
+    options = steps[0].part.options
+    return Piece(relations, Messages.of([truncate_message(oids, options)]))
 
 
 def _pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -118,13 +118,14 @@ class ChangeFrames:
 
     def _large(self, lsn: int, step: Step) -> PublishedFrame:
         changes = part_changes(self._session, step.table, step.part, lsn)
-        moved = changes.withColumn("seq", f.col("seq") + step.number * _SEQ_OF_TABLE)
+        if step.number:
+            changes = changes.withColumn("seq", f.col("seq") + step.number * _SEQ_OF_TABLE)
         compiled = step.published.compiled
         told = ACTIONS.get(step.part.kind, ())
         # What the part cannot have is left out: each step of a plan takes Spark time to analyse.
         filters = {action: of for action, of in compiled.filters.items() if action in told}
         narrowed = replace(step.published, compiled=replace(compiled, filters=filters))
-        return self._published(lsn, lsn, narrowed, moved)
+        return self._published(lsn, lsn, narrowed, changes)
 
     def _frame(self, tables: Sequence[pa.Table]) -> DataFrame:
         schema = from_arrow_schema(tables[0].schema, prefer_timestamp_ntz=True)

@@ -39,7 +39,7 @@ from penstock.sql.arrow_values import (
 )
 from penstock.sql.nodes import Node
 from penstock.sql.translate.choices import without_test
-from penstock.sql.translate.facts import Facts
+from penstock.sql.translate.facts import FIRST_OWN_OID, Facts
 from penstock.sql.translate.values import ALLOWED_COLLATIONS
 
 Decide = Callable[[pa.RecordBatch], pa.BooleanArray]
@@ -47,9 +47,6 @@ Decide = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 Columns = Mapping[int, tuple[str, pa.DataType]]
 """By attnum, a column's name and type in the batch."""
-
-_FIRST_OWN_OID = 16384
-"""FirstNormalObjectId: everything below came with PostgreSQL."""
 
 _TEXTS = frozenset({types.TEXT, types.VARCHAR})
 _TEXT_ARRAY = 1009
@@ -147,7 +144,7 @@ class _Compiler:
 
     def _call(self, oid: int, args: Sequence[Value], result: int) -> Value:
         function = self._facts.functions.get(oid)
-        if function is None or oid >= _FIRST_OWN_OID or function.schema != "pg_catalog":
+        if function is None or oid >= FIRST_OWN_OID or function.schema != "pg_catalog":
             raise NotPlainError
         value = function_value(function, args, result)
         if any(each.is_null for each in args):

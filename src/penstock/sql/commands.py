@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
+from penstock.change.schema import CASCADE, RESTART_IDENTITY
 from penstock.sql.commands_table import REASONS, TREATMENTS, Treatment
 from penstock.sql.tokens import Kind, Token, significant
 
@@ -23,7 +26,7 @@ _MODIFIERS = {
 }
 """Words between CREATE, ALTER or DROP and the kind of object."""
 
-_TEMPORARY = frozenset({"temp", "temporary"})
+TEMPORARY = frozenset({"temp", "temporary"})
 _LONGEST = 4
 """Words of the longest name: ALTER TEXT SEARCH CONFIGURATION, CREATE FOREIGN DATA WRAPPER."""
 
@@ -63,16 +66,9 @@ class Command:
 
     @property
     def temporary(self) -> bool:
-        """Whether TEMPORARY or TEMP stands before the kind of object, or pg_temp before its name.
-
-        For SELECT INTO: behind INTO.
-        """
-        if self.name == "SELECT INTO":
-            place = _into(self.tokens) or 0
-            words = [token.word for token in self.tokens[place + 1 : place + 3]]
-            return not _TEMPORARY.isdisjoint(words) or _in_pg_temp(self.tokens[place + 1 :])
+        """Whether TEMPORARY or TEMP stands before the kind of object, or pg_temp before a name."""
         words = [token.word for token in self.tokens[: self.after]]
-        return not _TEMPORARY.isdisjoint(words) or _in_pg_temp(object_name(self.rest))
+        return not TEMPORARY.isdisjoint(words) or in_pg_temp(object_name(self.rest))
 
 
 def parse(sql: str, standard_conforming_strings: bool = True) -> Command:
@@ -93,7 +89,7 @@ def parse(sql: str, standard_conforming_strings: bool = True) -> Command:
         name = ""  # only queries stand in parentheses
     if name == "CREATE TABLE" and any(token.word == "as" for token in top_level(tokens[after:])):
         name = "CREATE TABLE AS"
-    elif name in ("SELECT", "WITH") and _into(tokens) is not None:
+    elif name in ("SELECT", "WITH") and where_into(tokens) is not None:
         name = "SELECT INTO"
     return Command(sql, name, tokens, after)
 
@@ -130,7 +126,7 @@ def object_name(tokens: Sequence[Token]) -> Sequence[Token]:
 
 
 def inner_statement(command: Command) -> str | None:
-    """The statement that PREPARE, EXPLAIN or COPY (query) contains; None when there is none.
+    """The statement that one of ``_INNER`` contains; None when there is none.
 
     Its text starts where it starts in the command; what precedes it is blank.  So a position in
     an error of PostgreSQL about it is the position in the command.
@@ -143,7 +139,7 @@ def inner_statement(command: Command) -> str | None:
 
 
 def inner_range(command: Command) -> tuple[int, int] | None:
-    """Where the statement that PREPARE, EXPLAIN or COPY (query) contains begins and ends."""
+    """Where the statement that one of ``_INNER`` contains begins and ends."""
     return _INNER[command.name](command) if command.name in _INNER else None
 
 
@@ -207,7 +203,7 @@ def _set(words: Sequence[str], start: int) -> tuple[str, int]:
     return "SET", start + place
 
 
-def _into(tokens: Sequence[Token]) -> int | None:
+def where_into(tokens: Sequence[Token]) -> int | None:
     """Where the INTO of a SELECT INTO stands; INTO is a reserved word."""
     for index, token in enumerate(tokens):
         if token.word == "into" and index:
@@ -217,7 +213,8 @@ def _into(tokens: Sequence[Token]) -> int | None:
     return None
 
 
-def _in_pg_temp(tokens: Sequence[Token]) -> bool:
+def in_pg_temp(tokens: Sequence[Token]) -> bool:
+    """Whether a name is qualified by pg_temp."""
     return len(tokens) > 1 and tokens[0].name == "pg_temp" and tokens[1].text == "."
 
 
@@ -248,7 +245,19 @@ def _copied(command: Command) -> Range | None:
     return (rest[0].end, rest[end].start) if end < len(rest) else None
 
 
-_INNER = {"PREPARE": _prepared, "EXPLAIN": _explained, "COPY": _copied}
+def _declared(command: Command) -> Range | None:
+    for token in top_level(command.rest):
+        if token.word == "for":
+            return token.end, len(command.sql)
+    return None
+
+
+_INNER = {
+    "PREPARE": _prepared,
+    "EXPLAIN": _explained,
+    "COPY": _copied,
+    "DECLARE": _declared,
+}
 
 
 def closing(tokens: Sequence[Token], opening: int) -> int:
@@ -269,17 +278,41 @@ def is_option_list(tokens: Sequence[Token]) -> bool:
     return len(tokens) > 1 and tokens[1].word not in ("", "select", "with", "values", "table")
 
 
+def explain_options(explain: Command) -> dict[str, str]:
+    """The options of an EXPLAIN with their values, folded; ``on`` for one without a value."""
+    rest = explain.rest
+    if not (rest and rest[0].text == "(" and is_option_list(rest)):
+        words = takewhile((*_ANALYZE, "verbose").__contains__, (token.word for token in rest))
+        return dict.fromkeys(words, "on")
+    options, name = {}, ""
+    for token in rest[1 : closing(rest, 0)]:
+        if token.text == ",":
+            name = ""
+        elif name:
+            options[name] = token.name or token.text.strip("'").lower()
+        else:
+            name = token.name or ""
+            options[name] = "on"
+    return options
+
+
 def analyzes(explain: Command) -> bool:
     """Whether an EXPLAIN runs its statement; an ANALYZE option that is off counts as on."""
-    rest = explain.rest
-    if rest and rest[0].text == "(" and is_option_list(rest):
-        options = rest[: closing(rest, 0)]
-        return any(token.name in ("analyze", "analyse") for token in options)
-    return any(token.word in ("analyze", "analyse") for token in rest[:2])
+    return not explain_options(explain).keys().isdisjoint(_ANALYZE)
 
 
-def truncated_names(command: Command) -> list[Sequence[Token]] | None:
-    """The names in TRUNCATE; None when the statement has another form than the manual's."""
+_ANALYZE = ("analyze", "analyse")
+
+
+class Truncated(NamedTuple):
+    """What TRUNCATE names, and its options (change/schema.py)."""
+
+    names: list[Sequence[Token]]
+    options: int
+
+
+def truncated(command: Command) -> Truncated | None:
+    """What TRUNCATE names; None when the statement has another form than the manual's."""
     tokens = [token for token in command.rest if token.text not in ("(", ")")]  # ONLY (name)
     place = 1 if tokens and tokens[0].word == "table" else 0
     names = []
@@ -289,7 +322,8 @@ def truncated_names(command: Command) -> list[Sequence[Token]] | None:
         if place < len(tokens) and tokens[place].text == "*":
             place += 1
         if place == len(tokens) or tokens[place].word in _AFTER_TRUNCATED:
-            return names
+            said = {token.word for token in tokens[place:]}
+            return Truncated(names, sum(_TRUNCATE_OPTIONS.get(word, 0) for word in said))
         if tokens[place].text != ",":
             break
         place += 1
@@ -297,3 +331,4 @@ def truncated_names(command: Command) -> list[Sequence[Token]] | None:
 
 
 _AFTER_TRUNCATED = ("restart", "continue", "cascade", "restrict")
+_TRUNCATE_OPTIONS = {"restart": RESTART_IDENTITY, "cascade": CASCADE}

@@ -267,8 +267,8 @@ REASONS: dict[str, str] = {
 TREATMENTS.update(dict.fromkeys(REASONS, Treatment.REFUSED))
 
 HINTS: dict[str, str] = {
-    "CREATE TABLE AS": "Create the table first, or use CREATE TEMPORARY TABLE ... AS.",
-    "SELECT INTO": "Create the table first, or use SELECT ... INTO TEMPORARY.",
+    "CREATE TABLE AS": "Create the table first, then insert into it.",
+    "SELECT INTO": "Create the table first, then insert into it.",
     "CREATE MATERIALIZED VIEW": "Use a view.",
 }
 

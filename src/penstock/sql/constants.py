@@ -36,6 +36,9 @@ from penstock.sql.nodes import Datum
 
 JSON, TIME, INTERVAL, UUID, UNKNOWN = 114, 1083, 1186, 2950, 705
 
+ENUM_EQUALS = 3516
+"""The operator = of all enums, whose text tells them apart, but not their order."""
+
 _EPOCH_DAYS = 10_957
 _EPOCH_MICROS = _EPOCH_DAYS * 86_400_000_000
 _TEXTS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR, JSON})
@@ -72,13 +75,16 @@ def from_datum(type_oid: int, datum: Datum) -> Any:
     raise _unsupported(type_oid)
 
 
-def from_binary(type_oid: int, content: bytes) -> Any:
-    """The value of a bound parameter, given in its type's binary format."""
+def from_binary(type_oid: int, content: bytes, text: Callable[[bytes], str] = bytes.decode) -> Any:
+    """The value of a bound parameter, given in its type's binary format.
+
+    ``text`` decodes what is text in it, which is in the client's encoding.
+    """
     if type_oid in _BY_VALUE:
         layout, convert = _BY_VALUE[type_oid]
         return convert(struct.unpack(">" + layout, content)[0])
     if type_oid in _TEXTS or type_oid in (types.NAME, UNKNOWN):
-        return content.decode()
+        return text(content)
     if type_oid == types.BYTEA:
         return content
     if type_oid == UUID:
@@ -89,7 +95,7 @@ def from_binary(type_oid: int, content: bytes) -> Any:
         count, weight, sign, scale = struct.unpack_from(">hhHH", content)
         return _numeric(struct.unpack_from(f">{count}h", content, 8), weight, sign, scale)
     if type_oid in types.ARRAY_ELEMENTS:
-        return _array_binary(content, types.ARRAY_ELEMENTS[type_oid])
+        return _array_binary(content, types.ARRAY_ELEMENTS[type_oid], text)
     raise _unsupported(type_oid)
 
 
@@ -210,7 +216,7 @@ def _aligned(offset: int, align: int) -> int:
     return (offset + align - 1) // align * align
 
 
-def _array_binary(content: bytes, element: int) -> list[Any]:
+def _array_binary(content: bytes, element: int, text: Callable[[bytes], str]) -> list[Any]:
     dimensions, _, _ = struct.unpack_from(">iiI", content)
     if dimensions == 0:
         return []
@@ -220,7 +226,7 @@ def _array_binary(content: bytes, element: int) -> list[Any]:
     for _ in range(count):
         (size,) = struct.unpack_from(">i", content, at)
         at += 4
-        values.append(None if size < 0 else from_binary(element, content[at : at + size]))
+        values.append(None if size < 0 else from_binary(element, content[at : at + size], text))
         at += max(size, 0)
     return values
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COPY ... TO, as far as the front door must understand it.
+"""COPY, as far as the front door must understand it: above all COPY ... TO.
 
 In:   the parsed command.
 Out:  what it copies, where to, and the options that decide how values are written.
@@ -28,6 +28,8 @@ ALL = "*"
 
 _CLIENT = ("stdout", "stdin")
 """PostgreSQL takes either word for the client, whatever the direction."""
+
+_TRUE = ("true", "on", "1")
 
 _LITERALS = ("delimiter", "null", "quote", "escape", "encoding", "format")
 _NAMES = ("force_quote", "force_not_null", "force_null")
@@ -84,6 +86,42 @@ def parse_copy_to(command: Command) -> CopyTo | None:
         return CopyTo(tuple(name), _columns(columns), query, options)
     except _UnknownFormError:
         return None
+
+
+def without_freeze(command: Command) -> str:
+    """The text of a COPY FROM STDIN whose rows are not for the relation that it names.
+
+    FREEZE would then be about nothing.  What is not plainly true stays: PostgreSQL knows it.
+    """
+    behind = _behind(command)[2:]
+    start = 1 if [token.word for token in behind[:1]] == ["with"] else 0
+    if [token.text for token in behind[start : start + 1]] != ["("]:
+        return _without_old_freeze(command.sql, behind)
+    for option in _split(behind[start + 1 : closing(behind, start)]):
+        if not option or option[0].name != "freeze":
+            continue
+        if len(option) == 1:
+            return _replaced(command.sql, option[0].end, option[0].end, " 0")
+        if option[1].text.strip("'").lower() in _TRUE:
+            return _replaced(command.sql, option[1].start, option[1].end, "0")
+    return command.sql
+
+
+def _without_old_freeze(sql: str, tokens: Sequence[Token]) -> str:
+    """FREEZE as it was written before 9.0; a column may have the name, too."""
+    before = ""
+    for token in tokens:
+        if token.word == "where":
+            break
+        if token.word == "freeze" and before not in ("null", ","):
+            return _replaced(sql, token.start, token.end, "")
+        before = token.word or token.text
+    return sql
+
+
+def _replaced(sql: str, start: int, end: int, text: str) -> str:
+    """What stands behind it keeps its place where that is possible."""
+    return sql[:start] + text.ljust(end - start) + sql[end:]
 
 
 class _UnknownFormError(Exception):

@@ -69,14 +69,18 @@ class StartReplication:
         """The names in ``publication_names``; PenstockError (42602) when it is no list."""
         return tuple(dict.fromkeys(_split_names(self.option("publication_names") or "")))
 
-    def relayed(self) -> str:
+    def relayed(self, publication_names: str) -> str:
         """The command for the control database: commit records come as messages, and whole.
 
-        PenstockError, with PostgreSQL's words, for an option that is taken out or added here and
-        that PostgreSQL would refuse.
+        ``publication_names`` stands in place of the subscriber's.  PenstockError, with PostgreSQL's
+        words, for an option that is taken out or added here and that PostgreSQL would refuse.
         """
         _check_options(self.options)
-        kept = [each for each in self.options if each[0] not in ("messages", "streaming")]
+        kept = [
+            (name, publication_names if name == "publication_names" else value)
+            for name, value in self.options
+            if name not in ("messages", "streaming")
+        ]
         kept.append(("messages", "true"))
         options = ", ".join(f"{_quoted(name)}{_literal(value)}" for name, value in kept)
         return f"START_REPLICATION SLOT {_quoted(self.slot)} LOGICAL {self.lsn} ({options})"

@@ -30,7 +30,8 @@ MANIFEST_FORMAT = 2
 class ChangeFile:
     """One Parquet file in ``change_schema(relation)``, rows in commit order.
 
-    ``rows`` is the sum of the four counts.  ``bytes`` is the file's size.
+    ``rows`` is the sum of the four counts.  ``bytes`` is the file's size.  ``restarts`` are the
+    commit LSNs of transactions with a TRUNCATE that restarts identity.
     """
 
     relation: Relation
@@ -41,6 +42,7 @@ class ChangeFile:
     updates: int
     deletes: int
     truncates: int
+    restarts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,4 +113,7 @@ def _file(folder: Path, content: dict[str, Any]) -> ChangeFile:
     relation = content.pop("relation")
     columns = tuple(Column(**column) for column in relation.pop("columns"))
     path = str(folder / content.pop("path"))
-    return ChangeFile(relation=Relation(columns=columns, **relation), path=path, **content)
+    restarts = tuple(content.pop("restarts", ()))
+    return ChangeFile(
+        relation=Relation(columns=columns, **relation), path=path, restarts=restarts, **content
+    )

@@ -157,24 +157,34 @@ def error_response(
     error: PenstockError, severity: Severity = "ERROR", client_encoding: str = "UTF8"
 ) -> bytes:
     """An ErrorResponse; that of a ServerError has all of its fields."""
-    if isinstance(error, ServerError):
-        fields = error.fields
-    else:
-        given = {
-            "S": severity,
-            "V": severity,
-            "C": error.sqlstate,
-            "M": error.message,
-            "D": error.detail,
-            "H": error.hint,
-            "W": error.where,
-        }
-        fields = {code: text for code, text in given.items() if text}
+    fields = error.fields if isinstance(error, ServerError) else _fields(error, severity)
+    return _message(ERROR, _encoded_fields(fields, client_encoding))
+
+
+def notice_response(warning: PenstockError, client_encoding: str = "UTF8") -> bytes:
+    """A NoticeResponse: a warning that is not raised."""
+    return _message(NOTICE, _encoded_fields(_fields(warning, "WARNING"), client_encoding))
+
+
+def _fields(error: PenstockError, severity: str) -> dict[str, str]:
+    given = {
+        "S": severity,
+        "V": severity,
+        "C": error.sqlstate,
+        "M": error.message,
+        "D": error.detail,
+        "H": error.hint,
+        "W": error.where,
+    }
+    return {code: text for code, text in given.items() if text}
+
+
+def _encoded_fields(fields: dict[str, str], client_encoding: str) -> bytes:
     parts = [
         code.encode() + _encoded(text, client_encoding).replace(b"\0", b"") + b"\0"
         for code, text in fields.items()
     ]
-    return _message(ERROR, b"".join(parts) + b"\0")
+    return b"".join(parts) + b"\0"
 
 
 def ready_for_query(status: TransactionStatus) -> bytes:

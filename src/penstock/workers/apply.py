@@ -22,7 +22,7 @@ moves between partitions changes its key: a delete for the old leaf, an insert f
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,16 +30,17 @@ from functools import partial
 
 import pyarrow as pa
 
-from penstock.apply.batch import Commits, TableBatch
+from penstock.apply.batch import Commits, Generated, TableBatch, Takes
 from penstock.apply.changes import Applied, apply_changes
 from penstock.apply.conflicts import Policy
 from penstock.apply.failing import (
     CHANGE_ERRORS,
     FailedChangeError,
-    failing_change,
+    change_named,
     first_change,
     first_of,
 )
+from penstock.apply.fill import computed_columns
 from penstock.apply.leaf import check_routed
 from penstock.apply.values import values_from_text
 from penstock.change.relation import LakeTable
@@ -54,20 +55,23 @@ from penstock.control.commits import Commit, begin_commit
 from penstock.control.conflict_log import Conflicts, record_conflicts
 from penstock.control.connect import ControlConnection
 from penstock.control.table_state import TableState
-from penstock.errors import PenstockError, RelationMismatchError
+from penstock.errors import FeatureNotSupportedError, PenstockError, RelationMismatchError
 from penstock.failpoints import Failpoint, reach
-from penstock.lake.session import GetSession
+from penstock.lake.session import GetSession, scratch_folder
 from penstock.pgoutput.decode import Transaction
 from penstock.sync.work import Batch, QualifiedName, TableWork
 from penstock.workers.conflicts import log_conflicts
 from penstock.workers.context import WorkerContext
-from penstock.workers.defaults import column_defaults
+from penstock.workers.defaults import Defaults, column_defaults, compute_defaults
 from penstock.workers.definitions import follow_definitions
 from penstock.workers.external import retried
-from penstock.workers.partitions import leaf_predicate
+from penstock.workers.generated import generated_columns
+from penstock.workers.partitions import HASH, takes
 from penstock.workers.privileges import acting_role, denied_changes
 from penstock.workers.published import PublishedTables, known_tables
+from penstock.workers.row_values import RowValues
 from penstock.workers.schema_changes import follow_columns
+from penstock.workers.sequences import Restarted, owned_sequences, restart_sequences
 from penstock.workers.writing import lock_settled
 
 CONCURRENT_TABLES = 4
@@ -83,11 +87,14 @@ class Target:
 
     relid: int
     work: TableWork
-    only: str | None
+    takes: Takes | None
     siblings: tuple[int, ...]
     defaults: Mapping[str, pa.Scalar]
     origin: str | None
     published: LakeTable
+    computed: pa.Table | None = None
+    generated: Generated | None = None
+    restarted: Restarted | None = None
     conflicts: Conflicts = field(default_factory=Conflicts)
 
 
@@ -99,9 +106,11 @@ class Applier:
         context: WorkerContext,
         subscription: Subscription,
         connection: ControlConnection,
+        values: RowValues,
         described: Callable[[], int],
     ) -> None:
         """``described`` counts the Relation messages, as Receiver has it."""
+        self._values = values
         self._context = context
         self._subscription = subscription
         self._connection = connection
@@ -195,6 +204,7 @@ class Applier:
         with self._session() as session:
             tables = lock_settled(session, commit, [target.relid for target in targets])
             tables = follow_definitions(session, commit, tables)
+        self._restart_identity(targets)
         reach(Failpoint.APPLY_TABLES_LOCKED)
         with ThreadPoolExecutor(CONCURRENT_TABLES, "apply") as threads:
             results = threads.map(lambda t: self._apply_one(commit, t, tables, commits), targets)
@@ -206,6 +216,13 @@ class Applier:
             record_conflicts(self._connection, self._subscription.oid, published, target.conflicts)
             log_conflicts(self._subscription.origin_name, published, target.conflicts)
         reach(Failpoint.APPLY_ALL_COMMITTED)
+
+    def _restart_identity(self, targets: Sequence[Target]) -> None:
+        """Of each published table that a TRUNCATE of the batch restarts."""
+        restarted = {t.published.relid: t.restarted for t in targets if t.restarted is not None}
+        for relid, sequences in sorted(restarted.items()):
+            role = acting_role(self._connection, self._subscription, relid)
+            restart_sequences(self._connection, sequences, role)
 
     def _all_targets(self, commit: Commit, works: Sequence[TableWork]) -> list[Target]:
         """What goes into which table, once the tables have the columns that are published."""
@@ -232,8 +249,14 @@ class Applier:
     ) -> Applied | None:
         table = tables[target.relid]
         siblings = tuple(tables[relid] for relid in target.siblings)
-        batch = replace(_batch(target.work), only=target.only, siblings=siblings, commits=commits)
-        with self._session() as session, _change_named(batch, table, target.defaults):
+        batch = replace(
+            _batch(target.work, target.computed),
+            takes=target.takes,
+            siblings=siblings,
+            commits=commits,
+            generated=target.generated,
+        )
+        with self._session() as session, change_named(batch, table, target.defaults):
             applied = apply_changes(
                 session,
                 table,
@@ -257,20 +280,61 @@ class Applier:
         relids = tuple(leaf.relid for leaf, _ in leaves)
         self._require_privileges(work, table, relids)
         role = acting_role(self._connection, self._subscription, table.relid)
-        texts = column_defaults(self._connection, table, _always_sent(work), role)
-        defaults = values_from_text({**texts, **added}, table)
+        found = column_defaults(self._connection, self._values, table, _always_sent(work), role)
+        defaults = values_from_text({**found.constants, **added}, table)
+        restarted = None
+        if _batch(work).restarts:
+            restarted = Restarted(owned_sequences(self._connection, table.relid))
+        computed = self._computed(work, table, found, restarted)
         known = self._published.all_is_sent(table.relid, work.from_lsn) and _apart(work, table)
         origin = self._subscription.origin_name if known else None
+
+        def target(leaf: LakeTable, taken: Takes | None, siblings: tuple[int, ...]) -> Target:
+            generated = generated_columns(self._connection, self._values, leaf, role)
+            filled = (defaults, origin, table, computed, generated, restarted)
+            return Target(leaf.relid, work, taken, siblings, *filled)
+
         if table.kind == "r":
-            return [Target(table.relid, work, None, (), defaults, origin, table)]
+            return [target(table, None, ())]
         parts = [
-            (leaf, None if only is None else leaf_predicate(self._connection, leaf, only))
+            (leaf, None if only is None else self._takes(leaf, only, role, added))
             for leaf, only in leaves
         ]
-        self._check_routed(table, work, parts, defaults)
-        return [
-            Target(leaf.relid, work, only, relids, defaults, origin, table) for leaf, only in parts
-        ]
+        self._check_routed(table, _batch(work, computed), parts, defaults)
+        return [target(leaf, taken, relids) for leaf, taken in parts]
+
+    def _takes(
+        self, leaf: LakeTable, constraint: str, role: str, added: Mapping[str, str]
+    ) -> Takes:
+        if added and HASH in constraint:  # it looks at the parent, which is locked by now
+            raise FeatureNotSupportedError(
+                f'cannot add column "{next(iter(added))}" to a table partitioned by hash while'
+                " its rows are routed",
+                hint="ALTER TABLE ... ADD COLUMN on the subscriber.",
+            )
+        return takes(self._connection, self._values, leaf, constraint, role)
+
+    def _computed(
+        self, work: TableWork, table: LakeTable, defaults: Defaults, restarted: Restarted | None
+    ) -> pa.Table | None:
+        """The columns that are not published and have a value of their own in each row.
+
+        ``restarted`` is told where rows after a TRUNCATE have brought the sequences.
+        """
+        remote = Policy(self._subscription.on_conflict) is Policy.APPLY_REMOTE
+        ops = "IU" if remote else "I"  # an update of a missing row becomes an insert
+        changes = sum(f.inserts + f.updates * remote for f in work.files)
+        if not defaults.varying or not changes:
+            return None
+        columns = [column for column in table.columns if column.name in defaults.varying]
+
+        def compute(names: Collection[str], rows: int, after: bool) -> dict[str, pa.Array]:
+            since = restarted if after else None
+            return compute_defaults(self._values, defaults, names, rows, since)
+
+        scratch = scratch_folder(self._context.settings)
+        with change_named(_batch(work), table, {}):
+            return computed_columns(_batch(work), columns, ops, compute, scratch)
 
     def _require_privileges(self, work: TableWork, table: LakeTable, relids: Sequence[int]) -> None:
         """FailedChangeError for the first change that the subscription may not do."""
@@ -283,17 +347,16 @@ class Applier:
     def _check_routed(
         self,
         table: LakeTable,
-        work: TableWork,
-        leaves: Sequence[tuple[LakeTable, str | None]],
+        batch: TableBatch,
+        leaves: Sequence[tuple[LakeTable, Takes | None]],
         defaults: Mapping[str, pa.Scalar],
     ) -> None:
-        """FailedChangeError when no leaf takes a row; one without a predicate takes all."""
-        limited = [(leaf, only) for leaf, only in leaves if only is not None]
+        """FailedChangeError when no leaf takes a row; one without a constraint takes all."""
+        limited = [taken for _, taken in leaves if taken is not None]
         if len(limited) < len(leaves):
             return
-        batch = _batch(work)
-        with self._session() as session, _change_named(batch, table, defaults):
-            check_routed(session, table, batch, limited, defaults)
+        with change_named(batch, table, defaults):
+            check_routed(table, batch, limited, defaults)
 
     @contextmanager
     def _session(self) -> Iterator[GetSession]:
@@ -338,22 +401,8 @@ def _apart(work: TableWork, table: LakeTable) -> bool:
     )
 
 
-def _batch(work: TableWork) -> TableBatch:
-    return TableBatch(work.files, work.from_lsn, work.to_lsn)
-
-
-@contextmanager
-def _change_named(
-    batch: TableBatch, table: LakeTable, defaults: Mapping[str, pa.Scalar]
-) -> Iterator[None]:
-    """An error that a change of the batch has raised is a FailedChangeError, which says which."""
-    try:
-        yield
-    except CHANGE_ERRORS as error:
-        change = failing_change(error, batch, table, defaults)
-        if change is None:
-            raise
-        raise FailedChangeError(error, change) from error
+def _batch(work: TableWork, computed: pa.Table | None = None) -> TableBatch:
+    return TableBatch(work.files, work.from_lsn, work.to_lsn, computed=computed)
 
 
 def _raise_at_first(error: PenstockError, work: TableWork) -> None:

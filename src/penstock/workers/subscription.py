@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 
 from penstock.apply.batch import TableBatch
@@ -62,6 +63,7 @@ from penstock.workers.failures import (
 )
 from penstock.workers.reporting import WorkerReport, lsn_text
 from penstock.workers.retry import Backoff
+from penstock.workers.row_values import RowValues
 from penstock.workers.table_syncs import TableSyncs
 
 log = logging.getLogger(__name__)
@@ -175,10 +177,17 @@ class Attempt:
     def run(self, backoff: Backoff) -> None:
         """Go round until asked to stop; raises what ended it."""
         name = self._subscription.name
-        with connect(self._context.control, application_name=name) as connection:
+        with (
+            connect(self._context.control, application_name=name) as connection,
+            closing(RowValues(self._context.control)) as values,
+        ):
             self._applied = origin_progress(connection, self._subscription.origin_name)
             applier = Applier(
-                self._context, self._subscription, connection, lambda: self._receiver.described
+                self._context,
+                self._subscription,
+                connection,
+                values,
+                lambda: self._receiver.described,
             )
             enable_two_phase = self._may_enable_two_phase(connection)
             self._receiver.start(enable_two_phase=enable_two_phase)

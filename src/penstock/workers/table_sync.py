@@ -61,13 +61,17 @@ from penstock.lake.log import DataFile, data_files, physical_names
 from penstock.lake.new_rows import key_twice, new_rows
 from penstock.lake.tables import added, append_files, arrow_schema, create
 from penstock.lsn import format_lsn
-from penstock.threads import beside
+from penstock.threads import beside, meanwhile
 from penstock.workers.context import WorkerContext
+from penstock.workers.copy_fill import CopyFill
 from penstock.workers.defaults import column_defaults
 from penstock.workers.external import retried
+from penstock.workers.generated import generated_columns
+from penstock.workers.partitions import publisher_knows_leaves, takes
 from penstock.workers.privileges import acting_role, check_copy
 from penstock.workers.published import Known, keep
 from penstock.workers.reporting import WorkerReport
+from penstock.workers.row_values import RowValues
 from penstock.workers.writing import lock_settled
 
 log = logging.getLogger(__name__)
@@ -84,16 +88,6 @@ def _told_at(lsn: int) -> Iterator[None]:
     except ValueNotHeldError as error:
         error.where = f"initial copy of the snapshot at {format_lsn(lsn)}"
         raise
-
-
-@contextmanager
-def _meanwhile(work: Callable[[], None]) -> Iterator[Future[None]]:
-    """Do some work on a thread of its own; it has ended after the block."""
-    done = beside(work, "begin copy", _EXPECTED)
-    try:
-        yield done
-    finally:
-        wait([done])
 
 
 class TableSyncStopped(PenstockError):
@@ -125,6 +119,7 @@ class TableSync:
         self._tables = {table.relid: table for table in tables}
         self._session = context.spark.own_session()
         self._known: dict[int, Known] = {}
+        self._fills: dict[int, CopyFill] = {}  # by table, where rows need one
         self._apart: set[int] = set()  # tables whose key the publisher has, too
         self._rows: Counter[int] = Counter()
         self._estimates: dict[int, int | None] = {}
@@ -186,7 +181,11 @@ class TableSync:
         )
         begin = partial(retried, context, conn, lambda: self._begin(conn))
         # Meanwhile connections to the publisher are made.
-        with closing(Ahead(conninfo)) as ahead, _meanwhile(begin) as begun:
+        with (
+            closing(Ahead(conninfo)) as ahead,
+            closing(RowValues(context.control)) as values,
+            meanwhile(begin, "begin copy", _EXPECTED) as begun,
+        ):
             with export_snapshot(
                 subscription.conninfo,
                 stopping=self._stopping,
@@ -195,16 +194,16 @@ class TableSync:
                 password_required=subscription.password_required,
                 prepared=begun.result,
             ) as snapshot:
-                packs = self._packs(conn, snapshot)
+                packs = self._packs(conn, values, snapshot)
                 last_change = (subscription.oid, time.time_ns() // 1000)
                 source = Source(conninfo, snapshot.name, last_change)
                 self._run_copy(conn, packs, snapshot.lsn, self._readers(packs, source, ahead))
 
-    def _packs(self, conn: ControlConnection, snapshot: Snapshot) -> list[Pack]:
+    def _packs(self, conn: ControlConnection, values: RowValues, snapshot: Snapshot) -> list[Pack]:
         self._known = self._published(snapshot)
         settings = self._context.settings
         return copy_packs(
-            [self._table_copy(conn, snapshot, table) for table in self._tables.values()],
+            [self._table_copy(conn, values, snapshot, table) for table in self._tables.values()],
             settings.max_sync_workers_per_subscription,
             settings.copy_spread_bytes,
         )
@@ -224,6 +223,8 @@ class TableSync:
         copied = run_copy(readers, packs, self._progress, self._stopping)
         with _told_at(lsn), closing(copied):
             for table in copied:
+                if table.target.relid in self._fills:
+                    self._fills[table.target.relid].complete(table, self._stopping)
                 commit = partial(self._commit, conn, table, lsn, time.monotonic() - begun)
                 retried(self._context, conn, commit)
                 self._moved()
@@ -257,7 +258,11 @@ class TableSync:
                         commit.set_columns(target)
 
     def _table_copy(
-        self, conn: ControlConnection, snapshot: Snapshot, table: SubscriptionRelation
+        self,
+        conn: ControlConnection,
+        values: RowValues,
+        snapshot: Snapshot,
+        table: SubscriptionRelation,
     ) -> TableCopy:
         root = self._context.settings.lake_path
         published = published_table(
@@ -276,9 +281,27 @@ class TableSync:
         if published.keeps_apart(lake.key):
             self._apart.add(table.relid)
         role = acting_role(conn, self._subscription, lake.relid)
-        defaults = column_defaults(conn, lake, names, role)
+        defaults = column_defaults(conn, values, lake, names, role)
+        constraints = [only for _, only in parts]
+        routed = lake.kind == "p" and publisher_knows_leaves(conn, lake, constraints, names)
+        fill = CopyFill(
+            values,
+            defaults,
+            {leaf.table.relid: leaf.table for leaf in leaves},
+            {leaf.table.relid: leaf.physical for leaf in leaves},
+            {
+                leaf.table.relid: generated_columns(conn, values, leaf.table, role)
+                for leaf in leaves
+            },
+            {
+                leaf.relid: takes(conn, values, leaf, only, role)
+                for leaf, only in (parts if lake.kind == "p" and not routed else [])
+            },
+        )
+        if fill.needed(frozenset(names)):
+            self._fills[table.relid] = fill
         clamp = self._subscription.mapping.clamps
-        return TableCopy(published, lake, tuple(leaves), defaults, clamp)
+        return TableCopy(published, lake, tuple(leaves), defaults.constants, clamp, routed)
 
     def _progress(self, relid: int, rows: int) -> None:
         self._rows[relid] += rows

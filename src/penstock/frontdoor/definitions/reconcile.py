@@ -13,7 +13,7 @@ Out:  Delta tables with the new columns, and the versions that make them true, i
     a table's name or schema             nothing: folders have no names
     a table: dropped                     its folder is removed, once the transaction committed and
                                            no subscriber will be sent what happened before it
-    constraints: new ones                its rows are looked at (lake/promises.py)
+    constraints: new ones                its rows are looked at (lake/promises.py, checks.py)
     a publication: its row filters       nothing; 0A000 when they are not exact (publications.py)
     anything else                        nothing
 
@@ -37,6 +37,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from penstock.change.relation import LakeTable
 from penstock.control.address import ControlAddress
@@ -47,13 +48,19 @@ from penstock.control.retention import oldest_position
 from penstock.errors import TableStateError
 from penstock.failpoints import Failpoint, reach
 from penstock.frontdoor.actions import Backend, Row
+from penstock.frontdoor.definitions.checks import check_rows
 from penstock.frontdoor.definitions.publications import check_row_filters
 from penstock.frontdoor.reading.catalog import CatalogReader
+from penstock.frontdoor.reading.query import SparkQueries
 from penstock.frontdoor.session_commit import SessionCommit, call, status_from
+from penstock.frontdoor.writing.foreign_keys import not_yet
+from penstock.frontdoor.writing.violations import missing_violation
+from penstock.frontdoor.writing.write_targets import read_locked
 from penstock.lake.columns import Definition, definition_from_json
 from penstock.lake.ddl import follow_columns
 from penstock.lake.dropped import remove_dropped
-from penstock.lake.promises import Promise, check_promises
+from penstock.lake.promises import Promise, check_promises, row_without_partner
+from penstock.lake.references import comparable
 from penstock.lake.session import Spark
 
 log = logging.getLogger(__name__)
@@ -66,6 +73,7 @@ SELECT FROM penstock.dropped_table
 WHERE xid = pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1"""
 _PROMISES = """
 SELECT relid, kind, name, pg_catalog.to_json(columns) FROM penstock.new_promises()"""
+_REFERENCES = "SELECT penstock.new_references()"
 _VERSIONS = """
 SELECT relid, location, version, sole_writer FROM penstock.table_version
 WHERE relid = ANY ($1::pg_catalog.oid[])"""
@@ -92,15 +100,19 @@ class Reconciler:
         self._control = control
         self._lake_root = lake_root
         self._catalog = CatalogReader()
+        # What a session's transactions have looked at: later writes keep it.  OIDs are not used
+        # again soon, and what is added later has another one.
+        self._kept: WeakKeyDictionary[Backend, set[int]] = WeakKeyDictionary()
+        self._queries = SparkQueries(spark.session, lake_root)
 
     async def reconcile(self, backend: Backend) -> Ended | None:
         """Follow what the session's transaction has changed; call it after each statement.
 
         What it returns is to be called when the transaction has ended, with True when it
         committed.  FeatureNotSupportedError (0A000) for what Delta cannot follow, and 23502 for a
-        new NOT NULL column of a table with rows; both before the lake was touched.  23502, 23505
-        or 0A000 when rows in the lake do not keep what a new constraint promises.  0A000 for a row
-        filter of a publication that the lake cannot evaluate exactly.
+        new NOT NULL column of a table with rows; both before the lake was touched.  23502, 23503,
+        23505, 23514 or 0A000 when rows in the lake do not keep what a new constraint promises.
+        0A000 for a row filter of a publication that the lake cannot evaluate exactly.
         """
         altered = [
             _Altered(int(relid or 0), schema or "", name or "", definition)
@@ -111,6 +123,7 @@ class Reconciler:
         if changed:
             await self._follow(backend, changed)
         await self._check_promises(backend, {table.relid: table for table in altered})
+        await self._check_references(backend)
         await check_row_filters(backend, self._catalog)
         return self._sweep if await backend.query(_DROPPED) else None
 
@@ -148,9 +161,39 @@ class Reconciler:
         array = "{" + ",".join(map(str, promises)) + "}"
         for row in await backend.query(_VERSIONS, [array]):
             table = self._lake_table(row, altered)
-            await asyncio.to_thread(
-                check_promises, self._spark.own_session(), table, promises[table.relid]
+            promised = promises[table.relid]
+            others = [each for each in promised if each.kind != "check"]
+            await asyncio.to_thread(check_promises, self._spark.own_session(), table, others)
+            for promise in promised:
+                if promise.kind == "check":
+                    await check_rows(backend, self._queries, table, promise.name)
+
+    async def _check_references(self, backend: Backend) -> None:
+        """23503 for rows of the lake that a new foreign key does not allow."""
+        found = await backend.query(_REFERENCES)
+        if not found or found[0][0] is None:
+            return
+        added = read_locked(json.loads(found[0][0]), self._lake_root)
+        tables = {each.table.relid: each for each in added.targets}
+        kept = self._kept.setdefault(backend, set())
+        for key in added.references:
+            if key.oid in kept:
+                continue
+            child = tables[key.child.relid]
+            parents = [tables[relid].table for relid in key.parent.leaves]
+            pairs = zip(
+                child.columns(key.child.columns),
+                tables[key.parent.leaves[0]].columns(key.parent.columns) if parents else (),
+                strict=False,
             )
+            if not key.kept or not all(comparable(*pair) for pair in pairs):
+                raise not_yet(key, "columns whose equality is not that of their text")
+            missing = await asyncio.to_thread(
+                row_without_partner, self._spark.own_session(), child.table, parents, key
+            )
+            if missing is not None:
+                raise await missing_violation(backend, key, child, missing)
+            kept.add(key.oid)
 
     def _lake_table(self, row: Row, changed: dict[int, _Altered]) -> LakeTable:
         relid, location, version, sole_writer = row

@@ -19,6 +19,7 @@ from penstock.frontdoor.actions import Backend
 from penstock.lake.query import TableAt
 from penstock.sql.nodes import parse_nodes
 from penstock.sql.translate.facts import (
+    FIRST_OWN_OID,
     SESSION_FUNCTIONS,
     Facts,
     Needs,
@@ -27,9 +28,6 @@ from penstock.sql.translate.facts import (
     needs,
 )
 from penstock.sql.translate.registry import Function
-
-_FIRST_OWN_OID = 16384
-"""FirstNormalObjectId: everything below came with PostgreSQL."""
 
 _STYLED = frozenset(
     {1186, 1187, 3908, 3909, 3910, 3911, 3912, 3913, 4533, 4534, 4535, 6152, 6153, 6155}
@@ -76,6 +74,8 @@ SELECT
 (SELECT json_agg(json_build_array(o.oid::int8, o.oprname, p.proname))
     FROM pg_catalog.pg_operator o JOIN pg_catalog.pg_proc p ON p.oid = o.oprcode
     WHERE o.oid = ANY ($3::oid[])),
+(SELECT json_agg(json_build_array(e.enumtypid::int8, e.oid::int8, e.enumlabel))
+    FROM pg_catalog.pg_enum e WHERE e.oid = ANY ($4::oid[])),
 json_build_object({
     ", ".join(f"'{name}', pg_catalog.current_setting('{name}')" for name in _SETTINGS)
 })
@@ -121,11 +121,14 @@ class CatalogReader:
         relations: dict[int, RelationFacts] = {}
         functions, operators = dict(self._functions), dict(self._operators)
         keywords: set[str] = set()
+        labels: dict[tuple[int, int], str] = {}
         wanted = needs([tree])
         settings: dict[str, str] = {}
         while True:
             keywords |= wanted.keywords
-            found, settings = await self._ask(backend, wanted, relations, functions, operators)
+            found, settings = await self._ask(
+                backend, wanted, relations, functions, operators, labels
+            )
             views = [each.view for each in found if each.view is not None]
             if not views:
                 break
@@ -133,7 +136,7 @@ class CatalogReader:
         self._remember(functions, operators)
         asked = {SESSION_FUNCTIONS[f.signature] for f in self._used(tree, functions, relations)}
         values = await _session_values(backend, sorted(asked | keywords))
-        return Facts(relations, functions, operators, values), settings
+        return Facts(relations, functions, operators, values, labels), settings
 
     def _used(
         self, tree: Any, functions: dict[int, Function], relations: dict[int, RelationFacts]
@@ -153,6 +156,7 @@ class CatalogReader:
         relations: dict[int, RelationFacts],
         functions: dict[int, Function],
         operators: dict[int, Operator],
+        labels: dict[tuple[int, int], str],
     ) -> tuple[list[RelationFacts], dict[str, str]]:
         rows = await backend.query(
             _FACTS,
@@ -160,9 +164,10 @@ class CatalogReader:
                 _oids(wanted.relations - relations.keys()),
                 _oids(wanted.functions - functions.keys()),
                 _oids(wanted.operators - operators.keys()),
+                _oids({oid for _, oid in wanted.labels}),
             ],
         )
-        named, called, compared, settings = (json.loads(text or "[]") for text in rows[0])
+        named, called, compared, labelled, settings = (json.loads(text or "[]") for text in rows[0])
         found = [_relation(entry) for entry in named]
         relations.update((each.relid, each) for each in found)
         functions.update(
@@ -170,11 +175,12 @@ class CatalogReader:
             for oid, schema, name, arguments in called
         )
         operators.update((oid, Operator(symbol, name)) for oid, symbol, name in compared)
+        labels.update(((kind, oid), label) for kind, oid, label in labelled)
         return found, settings
 
     def _remember(self, functions: dict[int, Function], operators: dict[int, Operator]) -> None:
-        self._functions |= {o: f for o, f in functions.items() if o < _FIRST_OWN_OID}
-        self._operators |= {o: f for o, f in operators.items() if o < _FIRST_OWN_OID}
+        self._functions |= {o: f for o, f in functions.items() if o < FIRST_OWN_OID}
+        self._operators |= {o: f for o, f in operators.items() if o < FIRST_OWN_OID}
 
     async def settings(self, backend: Backend) -> dict[str, str]:
         """The session's settings, as ``facts`` gives them."""
@@ -183,7 +189,7 @@ class CatalogReader:
 
     async def described_types(self, backend: Backend, oids: Sequence[int]) -> tuple[int, ...]:
         """The types as a RowDescription has them: a domain's is the type that it is over."""
-        own = {oid for oid in oids if oid >= _FIRST_OWN_OID}
+        own = {oid for oid in oids if oid >= FIRST_OWN_OID}
         if not own:
             return tuple(oids)
         rows = await backend.query(_BASE_TYPES, [_oids(own)])
@@ -192,7 +198,7 @@ class CatalogReader:
 
     async def styled_types(self, backend: Backend, oids: set[int]) -> set[int]:
         """Those of the types whose text depends on the session's settings, as far as known."""
-        own = {oid for oid in oids if oid >= _FIRST_OWN_OID}
+        own = {oid for oid in oids if oid >= FIRST_OWN_OID}
         styled = oids & _STYLED
         if own:
             rows = await backend.query(

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from penstock.change import types
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend, Parameter
 from penstock.sql import constants
+from penstock.sql.translate.facts import FIRST_OWN_OID
 from penstock.sql.translate.values import Expr, literal, null
+from penstock.wire.encodings import decode
 
 _UNKNOWN = Expr("", 0)
+
+_ENUMS = """
+SELECT oid::pg_catalog.text FROM pg_catalog.pg_type
+WHERE oid = ANY ($1::pg_catalog.oid[]) AND typtype = 'e'"""
 
 _PLAIN_INTEGER = re.compile(r"-?[0-9]{1,9}\Z")
 _INTEGERS = frozenset({types.INT4, types.INT8})
@@ -52,10 +59,33 @@ _SEND = {
 
 async def parameter_values(backend: Backend, parameters: Sequence[Parameter]) -> list[Expr]:
     """The values; FeatureNotSupportedError for a type or a value that Spark does not get."""
-    contents = await _in_binary(backend, parameters)
+    enums = await _enums(backend, parameters)
+    asked = [each for each in parameters if each.type_oid not in enums]
+    contents = iter(await _in_binary(backend, asked))
     return [
-        _value(parameter, content) for parameter, content in zip(parameters, contents, strict=True)
+        _label(backend, each) if each.type_oid in enums else _value(backend, each, next(contents))
+        for each in parameters
     ]
+
+
+async def _enums(backend: Backend, parameters: Sequence[Parameter]) -> frozenset[int]:
+    """Which of the parameters' types are enums."""
+    own = {each.type_oid for each in parameters if each.type_oid >= FIRST_OWN_OID}
+    if not own:
+        return frozenset()
+    rows = await backend.query(_ENUMS, ["{" + ",".join(map(str, own)) + "}"])
+    return frozenset(int(oid or 0) for (oid,) in rows)
+
+
+def _label(backend: Backend, parameter: Parameter) -> Expr:
+    """An enum's value is its label in both formats, and PostgreSQL has read it at Bind."""
+    if parameter.value is None:
+        return null(parameter.type_oid)
+    return literal(parameter.type_oid, decode(parameter.value, _encoding(backend)))
+
+
+def _encoding(backend: Backend) -> str:
+    return backend.parameters.get("client_encoding", "UTF8")
 
 
 async def known_values(backend: Backend, parameters: Sequence[Parameter]) -> list[Expr]:
@@ -67,22 +97,22 @@ async def known_values(backend: Backend, parameters: Sequence[Parameter]) -> lis
     values = []
     for parameter, is_known in zip(parameters, known, strict=True):
         try:
-            values.append(_value(parameter, next(contents)) if is_known else _UNKNOWN)
+            values.append(_value(backend, parameter, next(contents)) if is_known else _UNKNOWN)
         except FeatureNotSupportedError:
             values.append(_UNKNOWN)
     return values
 
 
-def _value(parameter: Parameter, content: bytes | None) -> Expr:
-    oid = parameter.type_oid
+def _value(backend: Backend, parameter: Parameter, content: bytes | None) -> Expr:
+    oid, text = parameter.type_oid, partial(decode, client_encoding=_encoding(backend))
     if content is None:
         return null(oid)
     if parameter.format == 0 and oid in _TEXTS:
-        value: Any = content.decode()
+        value: Any = text(content)
     elif parameter.format == 0 and _is_plain(parameter):
         value = int(content)
     else:
-        value = constants.from_binary(oid, content)
+        value = constants.from_binary(oid, content, text)
     if oid == constants.INTERVAL:
         return Expr("", oid, value=value)
     return literal(oid, value)
@@ -105,7 +135,7 @@ async def _in_binary(backend: Backend, parameters: Sequence[Parameter]) -> list[
     if not asked:
         return contents
     items = [_send(parameters[at].type_oid, n) for n, at in enumerate(asked, 1)]
-    texts = [(contents[at] or b"").decode() for at in asked]
+    texts = [decode(contents[at] or b"", _encoding(backend)) for at in asked]
     rows = await backend.query(f"SELECT {', '.join(items)}", texts)
     for at, text in zip(asked, rows[0], strict=True):
         contents[at] = bytes.fromhex(text or "")

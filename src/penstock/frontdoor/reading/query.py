@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.change import types
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, LakeResult, Parameter, RunOnLake
@@ -31,7 +32,7 @@ from penstock.frontdoor.reading.analysis import Analyst
 from penstock.frontdoor.reading.catalog import CatalogReader, timeout_of
 from penstock.frontdoor.reading.parameters import parameter_values
 from penstock.frontdoor.reading.styles import check_styles
-from penstock.lake.query import TableAt, cancel_query, run_query, unload_query
+from penstock.lake.query import TableAt, cancel_query, explain_query, run_query, unload_query
 from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate
 from penstock.sql.translate.values import Expr, Session
@@ -82,9 +83,14 @@ class SparkQueries:
     ) -> LakeResult:
         """Run one statement; see actions.LakeQueries."""
         kinds = [parameter.type_oid for parameter in parameters]
-        tree = await self.tree(backend, query.sql, kinds)
+        explained = query.explained
+        tree = await self.tree(backend, explained.sql if explained else query.sql, kinds)
         values = await parameter_values(backend, parameters)
         prepared = await self.prepare(backend, tree, values)
+        if explained:
+            work = partial(explain_query, verbose=explained.verbose)
+            plan = await self._in_spark(prepared, work, job)
+            return LakeResult(plan, (types.TEXT,), (types.TEXT,), "EXPLAIN")
         oids = prepared.translation.type_oids
         await check_styles(backend, self.catalog, oids, prepared.settings)
         described = await self.catalog.described_types(backend, oids)

@@ -18,7 +18,7 @@ are read in it like in any other: so a copy shows exactly what the slot's stream
 
 from __future__ import annotations
 
-from penstock.control.ledger_stream import LEDGER_NAME
+from penstock.control.ledger_stream import LEDGER_NAME, no_publications
 from penstock.errors import (
     ConnectionLostError,
     FeatureNotSupportedError,
@@ -45,7 +45,8 @@ from penstock.wire.state import Event, State
 
 _BEFORE_STREAM = """
 SELECT (SELECT plugin FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
-    (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')"""
+    (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
+    pg_catalog.current_setting('server_version_num')"""
 _ANSWER = ROWS | {responses.COMMAND_COMPLETE, responses.EMPTY_QUERY}
 
 _BLOCK_COMMANDS = frozenset(
@@ -164,10 +165,10 @@ class ReplicationCommands:
         return action
 
     async def _stream(self, start: StartReplication) -> None:
-        timeout = await self._before_stream(start.slot)
+        timeout, version = await self._before_stream(start.slot)
         timezone = self._walsender.parameters.get("TimeZone", "UTC")
         options = StreamOptions(start.publications, start.is_on("binary"), timezone)
-        raw = self._conversation.raw(start.relayed())
+        raw = self._conversation.raw(start.relayed(no_publications(version)))
         exchange = self._exchange = StreamExchange()
         self._walsender.send(Step.QUERY, requests.query(raw), exchange)
         await first_of(exchange.started.wait(), exchange.done.wait())
@@ -190,19 +191,19 @@ class ReplicationCommands:
         await exchange.wait()
         self._conversation.client.write(end_messages(exchange))
 
-    async def _before_stream(self, slot: str) -> float:
-        """wal_sender_timeout in seconds, 0 for none.
+    async def _before_stream(self, slot: str) -> tuple[float, int]:
+        """wal_sender_timeout in seconds, 0 for none; the control database's version.
 
         A slot of another plugin, made by a function, would show commit records (0A000).
         """
-        ((plugin, timeout),) = await self._walsender.query(_BEFORE_STREAM, [slot])
+        ((plugin, timeout, version),) = await self._walsender.query(_BEFORE_STREAM, [slot])
         if plugin not in (None, "pgoutput"):
             raise FeatureNotSupportedError(
                 f'replication slot "{slot}" has the output plugin "{plugin}", which is not'
                 " supported",
                 hint="Use a slot of pgoutput.",
             )
-        return int(timeout or 0) / 1000
+        return int(timeout or 0) / 1000, int(version or 0)
 
 
 def _check_no_block(parts: list[Statement]) -> None:

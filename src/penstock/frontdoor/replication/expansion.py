@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replication stream of one subscriber: the control database's, with its commits expanded.
 
-In:   frames of the control database's walsender, asked for ``messages 'true'``; the subscriber's
-      status updates.
+In:   frames of the control database's walsender, asked for ``messages 'true'`` and no publication
+      (rows of the node's own tables would be looked up in the subscriber's, when those may just be
+      missing); the subscriber's status updates.
 Out:  the same frames to the subscriber, with the lake's changes in place of commit records; its
       status updates to the walsender, as they are.
 
@@ -17,8 +18,6 @@ Out:  the same frames to the subscriber, with the lake's changes in place of com
                                        what follows names it
     Commit or Rollback Prepared        as they are
     keepalive                          as it is
-    anything else                      nothing: rows of the node's own tables, TRUNCATE of relations
-                                       that are empty there
 
 The walsender's LSNs, xids and times are the subscriber's, too, so slots, positions, synchronous
 commits and pg_stat_replication are PostgreSQL's own.  Nothing is durable here: after a lost

@@ -43,16 +43,24 @@ TEMPORARY_SCHEMA = "pg_temp"
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast", "penstock")
 
 _RELATION_COLUMNS = """
-c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, v.relid IS NOT NULL,
-c.relrowsecurity, pg_catalog.row_security_active(c.oid)"""
+c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, v.relid IS NOT NULL"""
 _BY_NAME = f"""
-SELECT {_RELATION_COLUMNS}
+SELECT {_RELATION_COLUMNS},
+    c.relrowsecurity OR coalesce(above.secured, false),
+    pg_catalog.row_security_active(c.oid) OR coalesce(above.active, false)
 FROM pg_catalog.json_to_recordset($1::pg_catalog.json) AS r(s pg_catalog.text, t pg_catalog.text)
 LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = r.s
 LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = r.t
-LEFT JOIN penstock.table_version v ON v.relid = c.oid"""
+LEFT JOIN penstock.table_version v ON v.relid = c.oid
+LEFT JOIN LATERAL (
+    SELECT pg_catalog.bool_or(p.relrowsecurity) AS secured,
+        pg_catalog.bool_or(pg_catalog.row_security_active(p.oid)) AS active
+    FROM pg_catalog.pg_partition_ancestors(c.oid) a
+    JOIN pg_catalog.pg_class p ON p.oid = a.relid
+) above ON c.relispartition"""
+"""Of the relations of a plan: it names leaves where the statement may name what is above them."""
 _BY_TEXT = f"""
-SELECT {_RELATION_COLUMNS}
+SELECT {_RELATION_COLUMNS}, c.relrowsecurity, pg_catalog.row_security_active(c.oid)
 FROM pg_catalog.json_array_elements_text($1::pg_catalog.json) AS r(t)
 LEFT JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(r.t)
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -65,7 +73,8 @@ class PlanRelation:
     """A relation that a statement touches.
 
     ``row_security`` is pg_class.relrowsecurity, ``row_security_active`` whether policies apply to
-    the current role.  ``oid`` is 0 for a temporary relation in a plan: nobody asks for it.
+    the current role; of a partition in a plan both count for what is above it, too.  ``oid`` is 0
+    for a temporary relation in a plan: nobody asks for it.
     """
 
     oid: int

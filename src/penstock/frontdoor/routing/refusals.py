@@ -6,14 +6,16 @@ Every error here is 0A000 but those on what belongs to the node, which are 42501
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
 from penstock.errors import FeatureNotSupportedError, PenstockError
 from penstock.frontdoor.actions import Backend, Relay, WriteLake
 from penstock.frontdoor.routing.plans import Plan, PlanRelation, refuse_foreign
-from penstock.sql.commands import Command, analyzes, object_name
+from penstock.sql.commands import Command, analyzes, explain_options, object_name
 from penstock.sql.commands_table import EXTENSIONS, HINTS
+from penstock.sql.copy import without_freeze
 
 _NODE_SCHEMAS = ("penstock", "penstock_query")
 _DUMP_HINT = "Run pg_dump with --exclude-schema='penstock*'."
@@ -27,6 +29,14 @@ _UNDONE = re.compile(
 _SUBSCRIPTIONS_CHANGED = """
 SELECT FROM penstock.ddl_event WHERE object_type = 'subscription'
     AND xid = pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1"""
+_REFERRED_PARTITIONS = """
+SELECT k.conname FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.confrelid
+WHERE k.contype = 'f' AND c.relkind = 'p' AND c.oid = pg_catalog.to_regclass($1) LIMIT 1"""
+_DEFERRABLE = """
+SELECT k.conname FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
+WHERE k.contype = 'f' AND k.condeferrable AND c.relpersistence <> 't'
+    AND k.conname IN (SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json)) LIMIT 1"""
+_ROW_SECURITY = "SELECT pg_catalog.current_setting('row_security')"
 _MAY_INSERT = "SELECT pg_catalog.has_any_column_privilege($1::pg_catalog.oid, 'INSERT')"
 
 
@@ -71,14 +81,17 @@ async def judge_copy(backend: Backend, command: Command, relation: PlanRelation)
     _refuse_undone(command, relation)
     if await backend.query(_MAY_INSERT, [str(relation.oid)]) != [("t",)]:
         raise PenstockError(f"permission denied for table {relation.name}", sqlstate="42501")
-    return WriteLake(command.sql, (relation.oid,), reads_client=True)
+    return WriteLake(without_freeze(command), (relation.oid,), reads_client=True)
 
 
-def judge_truncate(tables: Sequence[PlanRelation], command: Command) -> Relay | WriteLake:
+def judge_truncate(
+    tables: Sequence[PlanRelation], command: Command, options: int
+) -> Relay | WriteLake:
     """TRUNCATE: of temporary tables only, or of lake tables only."""
     lake = [table for table in tables if table.kind == "lake"]
     if lake and len(lake) == len(tables):
-        return WriteLake(command.sql, tuple(table.oid for table in lake), truncates=True)
+        relids = tuple(table.oid for table in lake)
+        return WriteLake(command.sql, relids, truncates=True, options=options)
     return judge_writing(Plan(tuple(tables), tuple(tables), False), command)
 
 
@@ -109,6 +122,15 @@ def refuse_lake(plan: Plan, command: Command, where: str) -> None:
         )
 
 
+async def refuse_affected(backend: Backend, relation: PlanRelation) -> None:
+    """PostgreSQL's error for policies where ``row_security`` is off (42501, check_enable_rls)."""
+    if relation.row_security_active and await backend.query(_ROW_SECURITY) == [("off",)]:
+        raise PenstockError(
+            f'query would be affected by row-level security policy for table "{relation.name}"',
+            sqlstate="42501",
+        )
+
+
 def refuse_row_security(relation: PlanRelation, uses_view: bool) -> None:
     """Refuse policies; through a view they may be those of its owner, so none is allowed there."""
     if relation.row_security and (relation.row_security_active or uses_view):
@@ -136,6 +158,37 @@ def refuse_node_schema(command: Command) -> None:
                 hint=_DUMP_HINT if command.name == "LOCK" else None,
                 sqlstate="42501",
             )
+
+
+async def refuse_detach(backend: Backend, command: Command) -> None:
+    """Refuse to DETACH a partition of a table that others refer to.
+
+    PostgreSQL would look for rows that refer to the partition's, in empty relations.
+    """
+    words = [token.word for token in command.rest]
+    if "detach" not in words:
+        return
+    text = "".join(token.text for token in object_name(command.rest))
+    for (constraint,) in await backend.query(_REFERRED_PARTITIONS, [text]):
+        raise FeatureNotSupportedError(
+            "DETACH PARTITION of a table that others refer to is not supported",
+            detail=f'Rows that refer to the partition\'s by foreign key constraint "{constraint}"'
+            " are not looked for.",
+            hint="Drop the constraint, detach the partition, and add the constraint again.",
+        )
+
+
+async def refuse_named_constraints(backend: Backend, command: Command) -> None:
+    """Refuse SET CONSTRAINTS of some of the lake's: the node follows ALL (schema/141_…)."""
+    if [token.word for token in command.rest[:1]] == ["all"]:
+        return
+    names = json.dumps([token.name for token in command.rest if token.name is not None])
+    for (constraint,) in await backend.query(_DEFERRABLE, [names]):
+        raise FeatureNotSupportedError(
+            "SET CONSTRAINTS with names of lake tables' constraints is not supported",
+            detail=f'Constraint "{constraint}" is deferred together with all others.',
+            hint="Use SET CONSTRAINTS ALL.",
+        )
 
 
 async def refuse_prepared_subscriptions(backend: Backend) -> None:
@@ -180,17 +233,32 @@ def refusal(command: Command) -> FeatureNotSupportedError:
 
 
 def inside(outer: Command) -> FeatureNotSupportedError:
-    """A lake query inside of a command that PostgreSQL would run."""
-    if outer.name == "EXPLAIN" and not analyzes(outer):
+    """A statement on lake tables inside of a command that PostgreSQL would run."""
+    if outer.name == "EXPLAIN":
         return FeatureNotSupportedError(
-            "EXPLAIN of queries on lake tables is not supported yet",
-            detail="Spark runs such a query; PostgreSQL's plan is not the one that is used.",
+            "EXPLAIN of other statements on lake tables than queries is not supported yet",
+            detail="The control database's plan is not all that such a statement does.",
         )
-    name = "EXPLAIN ANALYZE" if outer.name == "EXPLAIN" else outer.name
     return FeatureNotSupportedError(
-        f"{name} of queries on lake tables is not supported yet",
+        f"{outer.name} of queries on lake tables is not supported yet",
         hint="Run the query itself.",
     )
+
+
+def explains_verbosely(explain: Command) -> bool:
+    """Whether an EXPLAIN of a lake query wants details; 0A000 for ANALYZE and other formats."""
+    if analyzes(explain):
+        raise FeatureNotSupportedError(
+            "EXPLAIN ANALYZE of queries on lake tables is not supported yet",
+            hint="EXPLAIN shows the plan; run the query itself for its rows.",
+        )
+    options = explain_options(explain)
+    if options.get("format", "text") != "text":
+        raise FeatureNotSupportedError(
+            "EXPLAIN of queries on lake tables is not supported in this format",
+            detail="It is Spark's plan, as text.",
+        )
+    return options.get("verbose", "off") not in ("off", "false", "0")
 
 
 def mixed(plan: Plan) -> FeatureNotSupportedError:

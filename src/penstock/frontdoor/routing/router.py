@@ -14,7 +14,11 @@ Out:  an Action; a PenstockError refuses the statement, and nothing was changed.
     writes lake tables and no others                     WriteLake
     writes anything else                                 0A000 (lake), 42501 (system)
     copies lake tables, or a query of them, to the client CopyLake
-    contains another query (DECLARE, PREPARE, ...)       Relay if that would be, else 0A000
+    declares a cursor, or makes a temporary table, of    Relay if that would be; of lake tables only
+    a query                                              RelayRows
+    makes another table of a query                       MakeTable
+    is EXPLAIN of a query with lake tables only          RunOnLake, for its plan
+    contains another query (PREPARE, ...)                Relay if that would be, else 0A000
     changes a definition                                 Relay, then the lake is reconciled
     is any other command of sql/commands_table.py        as that table says
     is no known command                                  PostgreSQL's syntax error
@@ -27,14 +31,17 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Protocol
 
 from penstock.errors import FeatureNotSupportedError, SqlSyntaxError
 from penstock.frontdoor.actions import (
     Action,
     Backend,
-    CopyLake,
+    Explained,
+    MakeTable,
     Relay,
+    RelayRows,
     RunOnLake,
     WriteLake,
 )
@@ -47,6 +54,7 @@ from penstock.frontdoor.reading.explained import (
 from penstock.frontdoor.routing.known_names import KnownNames
 from penstock.frontdoor.routing.plans import explain, named_relations, refuse_foreign
 from penstock.frontdoor.routing.refusals import (
+    explains_verbosely,
     inside,
     is_type_of_values,
     judge_copy,
@@ -55,19 +63,22 @@ from penstock.frontdoor.routing.refusals import (
     mixed,
     read_only,
     refusal,
+    refuse_affected,
+    refuse_detach,
     refuse_extension,
-    refuse_lake,
+    refuse_named_constraints,
     refuse_node_schema,
     refuse_prepared_subscriptions,
     refuse_row_security,
 )
 from penstock.sql.commands import (
     Command,
+    inner_range,
     inner_statement,
     object_name,
     parse,
     top_level,
-    truncated_names,
+    truncated,
 )
 from penstock.sql.commands_guards import (
     GUARDED_NAMES,
@@ -77,6 +88,7 @@ from penstock.sql.commands_guards import (
     check_set,
 )
 from penstock.sql.commands_table import Treatment
+from penstock.sql.table_as import table_as
 from penstock.sql.tokens import Kind, Token, depends_on_backslashes, fold
 
 _QUERY_START = re.compile(r"[\s(]*(select|with|values|table)\b")
@@ -169,6 +181,10 @@ class StatementRouter:
             await refuse_prepared_subscriptions(backend)
         if command.name in _END_PREPARED and not self.names.knows_all:
             return Relay(after=self.names.prepared_ended)
+        if command.name == "ALTER TABLE":
+            await refuse_detach(backend, command)
+        if command.name == "SET CONSTRAINTS":
+            await refuse_named_constraints(backend, command)
         refuse_node_schema(command)
         return self._definition(command) if treatment is Treatment.DDL else Relay()
 
@@ -205,17 +221,13 @@ class StatementRouter:
             await self._prepared(backend, object_name(command.rest))
             return Relay()
         if command.name in ("CREATE TABLE AS", "SELECT INTO"):
-            if not command.temporary:
-                raise refusal(command)
-            executed = _executed_name(command)
-            if executed:
-                await self._prepared(backend, executed)
-                return Relay()
-        if command.name in ("CREATE TABLE AS", "SELECT INTO", "DECLARE"):
-            refuse_lake(await explain(backend, command, oids), command, command.name)
-            return Relay()
+            return await self._table_as(backend, command, oids)
         inner = inner_statement(command)
-        if inner is not None:  # PREPARE, EXPLAIN
+        if inner is not None and command.name == "DECLARE":
+            return await self._declare(backend, command, inner, oids)
+        if inner is not None and command.name == "EXPLAIN":
+            return await self._explain(backend, command, inner, oids)
+        if inner is not None:  # PREPARE
             await self._inner(backend, command, inner, oids)
         return Relay()
 
@@ -223,8 +235,61 @@ class StatementRouter:
         """Route the statement inside of another one; only what would be relayed may stay there."""
         command = await _parse(backend, sql)
         action = await self._route(backend, command, oids)
-        if isinstance(action, RunOnLake | WriteLake | CopyLake):
+        if not isinstance(action, Relay):
             raise inside(outer)
+
+    async def _explain(
+        self, backend: Backend, command: Command, sql: str, oids: Sequence[int]
+    ) -> Action:
+        query = await self._of_query(backend, command, sql, oids)
+        place = inner_range(command)
+        if query is None or place is None:
+            return Relay()
+        await backend.query(f"{command.sql[: place[0]]} SELECT")  # PostgreSQL's check of options
+        explained = Explained(query.sql, verbose=explains_verbosely(command))
+        return RunOnLake(command.sql, query.relids, explained)
+
+    async def _of_query(
+        self, backend: Backend, outer: Command, sql: str, oids: Sequence[int]
+    ) -> RunOnLake | None:
+        """The query of a command that does something with its rows; None when it is relayed."""
+        action = await self._route(backend, await _parse(backend, sql), oids)
+        if not isinstance(action, Relay | RunOnLake):
+            raise inside(outer)
+        return action if isinstance(action, RunOnLake) else None
+
+    async def _declare(
+        self, backend: Backend, command: Command, sql: str, oids: Sequence[int]
+    ) -> Action:
+        query = await self._of_query(backend, command, sql, oids)
+        place = inner_range(command)
+        if query is None or place is None:
+            return Relay()
+        options = [token.word for token in command.tokens if token.start < place[0]]
+        holds = ("with", "hold") in pairwise(options)  # either word may be the cursor's name
+        return RelayRows(f"{command.sql[: place[0]]} ", query, in_block=not holds)
+
+    async def _table_as(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
+        """A table made of a query's rows: a temporary one, or one of the lake."""
+        executed = _executed_name(command)
+        if executed and command.temporary:
+            await self._prepared(backend, executed)
+            return Relay()
+        parts = table_as(command)
+        if parts is None:
+            if not executed:
+                await explain(backend, command, oids)  # PostgreSQL's error for its syntax
+            raise refusal(command)
+        query = await self._of_query(backend, command, parts.query, oids)
+        if not parts.temporary:
+            if parts.if_missing and await named_relations(backend, [parts.name]):
+                return Relay()  # PostgreSQL says that there is one
+            if any(token.kind is Kind.PARAMETER for token in command.tokens):
+                raise refusal(command)
+            return MakeTable(parts, self._definition(command))
+        if query is None:
+            return Relay()
+        return RelayRows(parts.before_query, query, parts.behind_query)
 
     async def _copy(self, backend: Backend, command: Command) -> Action:
         inner = inner_statement(command)
@@ -245,6 +310,7 @@ class StatementRouter:
                         detail=f"{relation} is a table of the lake.",
                         hint="COPY ... FROM STDIN is, and psql's \\copy.",
                     )
+                await refuse_affected(backend, relation)
                 return judge_copy_to(command, relation)
             refuse_foreign([relation])
             if reads_client and relation.kind != "temporary":
@@ -277,7 +343,7 @@ class StatementRouter:
             check_functions(command.tokens)
             await self._inner(backend, command, inner, oids)
 
-    def _definition(self, command: Command) -> Action:
+    def _definition(self, command: Command) -> Relay:
         words = {token.word for token in top_level(command.tokens)}
         if command.name in ("CREATE EXTENSION", "ALTER EXTENSION"):
             refuse_extension(command)
@@ -341,11 +407,11 @@ async def _write(backend: Backend, command: Command, oids: Sequence[int]) -> Act
     """INSERT, UPDATE, DELETE, MERGE, TRUNCATE: of lake tables, or of temporary ones."""
     if command.name != "TRUNCATE":
         return judge_writing(await explain(backend, command, oids), command)
-    names = truncated_names(command)
-    if names is None:
+    emptied = truncated(command)
+    if emptied is None:
         raise SqlSyntaxError("cannot tell which tables TRUNCATE names")
-    tables = await named_relations(backend, [_text(name) for name in names])
-    return judge_truncate(tables, command)
+    tables = await named_relations(backend, [_text(name) for name in emptied.names])
+    return judge_truncate(tables, command, emptied.options)
 
 
 async def _refuse_unknown(backend: Backend, command: Command) -> Action:

@@ -31,7 +31,15 @@ from penstock.frontdoor.writing.cursors import read_relation
 from penstock.frontdoor.writing.narrowing import Matched, Narrowed
 from penstock.frontdoor.writing.write_targets import CTID, Target, distinct_values
 from penstock.lake.chosen import Wanted, choose
-from penstock.lake.placed import Places, places_of, read_pieces, table_size, union
+from penstock.lake.placed import (
+    Places,
+    merged,
+    places_of,
+    read_pieces,
+    table_size,
+    union,
+    without,
+)
 from penstock.lake.reading import Ints
 from penstock.lake.session import Spark
 from penstock.pgoutput.data_rows import read_rows
@@ -48,13 +56,15 @@ LOAD_BYTES = 2 * 1024 * 1024 * 1024
 class Loaded:
     """Rows of the lake that a relation has for a moment; ``ctids[i]`` is that of place i.
 
-    ``whole``: they are all rows of the table.  ``command`` is the cmin of the last of them.
+    ``whole``: they are all rows of the table.  ``command`` is the cmin of the last of those that
+    were put in before the statement, ``later`` are the cmins of others.
     """
 
     places: Places
     ctids: Ints
     whole: bool
     command: int
+    later: tuple[int, ...] = ()
 
 
 NOTHING = Loaded(places_of({}), np.zeros(0, np.int64), False, -1)
@@ -74,6 +84,7 @@ class Loader:
         self._most_rows = most_rows
         self._targets: dict[int, Target] = {}
         self._bytes = 0
+        self._first: dict[int, Loaded | None] = {}
 
     async def load(self, targets: Sequence[Target], scans: Mapping[int, list[Narrowed]]) -> None:
         """Put in what the scans want; 0A000 when that is too much.
@@ -100,12 +111,33 @@ class Loader:
             await self._put(target, places, whole)
 
     async def load_again(self, more: Mapping[int, Places]) -> None:
-        """After the rollback of all that: put the same in, and more."""
-        before = self.loaded
-        self.loaded, self._bytes = {}, 0
+        """After the rollback of all that: put the same in, and more, but not what came later."""
+        before = {
+            relid: each
+            for relid, each in {**self.loaded, **self._first}.items()
+            if each is not None
+        }
+        self.loaded, self._bytes, self._first = {}, 0, {}
         for relid, each in before.items():
             places = union([each.places, more[relid]]) if relid in more else each.places
             await self._put(self._targets[relid], places, each.whole)
+
+    async def load_later(self, target: Target, places: Places) -> None:
+        """Put rows in when the statement has run; those that are there already are left out."""
+        relid = target.table.relid
+        self._targets[relid] = target
+        self._first.setdefault(relid, self.loaded.get(relid))
+        before = self.loaded.get(relid, NOTHING)
+        places = without(places, before.places)
+        if not len(places):
+            return
+        pieces = await self._put_rows(target, places)
+        commands = [await self._command(target, int(piece[-1])) for piece in pieces]
+        places, order = merged(before.places, places)
+        ctids = np.concatenate([before.ctids, *pieces])[order]
+        self.loaded[relid] = replace(
+            before, places=places, ctids=ctids, later=(*before.later, *commands)
+        )
 
     @property
     def all_loaded(self) -> list[tuple[Target, Loaded]]:
@@ -137,19 +169,23 @@ class Loader:
 
     async def _put(self, target: Target, places: Places, whole: bool) -> None:
         """Put the rows at some places into a relation."""
-        table = target.table
+        ctids = np.concatenate([np.zeros(0, np.int64), *await self._put_rows(target, places)])
+        command = await self._command(target, int(ctids[-1])) if len(places) else -1
+        self.loaded[target.table.relid] = Loaded(places, ctids, whole, command)
+
+    async def _put_rows(self, target: Target, places: Places) -> list[Ints]:
+        """The ctids of the rows, those of one command together."""
         rows = len(places) + sum(len(each.places) for each in self.loaded.values())
         if rows > self._most_rows or self._bytes > LOAD_BYTES:
             raise self._too_much(target, len(places))
-        ctids = [np.zeros(0, np.int64)]
-        pieces = read_pieces(table, places)
+        ctids = []
+        pieces = read_pieces(target.table, places)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             self._bytes += piece.nbytes
             if self._bytes > LOAD_BYTES:
                 raise self._too_much(target, len(places))
             ctids.append(await self._put_piece(target, piece))
-        command = await self._command(target, int(ctids[-1][-1])) if len(places) else -1
-        self.loaded[table.relid] = Loaded(places, np.concatenate(ctids), whole, command)
+        return ctids
 
     def _too_much(self, target: Target, rows: int) -> FeatureNotSupportedError:
         return FeatureNotSupportedError(
@@ -165,13 +201,13 @@ class Loader:
         literals = await asyncio.to_thread(target.literals, rows)
         call = self._guard.load_rows(target.loading, literals)
         try:
-            blocks = await self._backend.binary_rows(call.sql, call.parameters)
+            put = await self._backend.binary_rows(call.sql, call.parameters)
         except ServerError as error:
             for internal in ("p", "q"):
                 error.fields.pop(internal, None)
             error.fields["W"] = f'rows of lake table "{target.name}"'
             raise
-        ctids: Ints = read_rows(blocks, [CTID], target.name).column(0).to_numpy()
+        ctids: Ints = read_rows(put.blocks, [CTID], target.name).column(0).to_numpy()
         return ctids
 
     async def _command(self, target: Target, ctid: int) -> int:

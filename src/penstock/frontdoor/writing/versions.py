@@ -43,6 +43,6 @@ async def _versions(backend: ControlBackend, guard: Guard, target: Target, ctids
     block, number = (pa.array(each).cast(pa.string()) for each in (ctids >> 16, ctids & 0xFFFF))
     texts = pc.binary_join_element_wise("(", block, ",", number, ")", "")
     call = guard.row_versions(target.table.relid, array_literal(texts))
-    blocks = await backend.binary_rows(call.sql, call.parameters)
-    versions: Ints = read_rows(blocks, [CTID], target.name).column(0).to_numpy()
+    found = await backend.binary_rows(call.sql, call.parameters)
+    versions: Ints = read_rows(found.blocks, [CTID], target.name).column(0).to_numpy()
     return versions

@@ -20,11 +20,11 @@ import pyarrow as pa
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.client.copy import text_form
+from penstock.lake.references import ForeignKey, Relation
 from penstock.lake.writes import UniqueIndex
 from penstock.names import quote_pg, quote_pg_qualified
 from penstock.pgoutput.data_rows import is_binary
-from penstock.wire.array_literal import array_literal
-from penstock.wire.rows_text import text_column
+from penstock.wire.given_rows import given_rows, rows_literal
 
 CTID = LakeColumn(0, "ctid", types.INT8, -1, True)
 """A row's place in its relation: block * 65536 + number."""
@@ -40,13 +40,27 @@ _COMMAND = "cmin::pg_catalog.text::pg_catalog.int8"
 
 
 @dataclass(frozen=True)
+class Locked:
+    """What was locked for a statement (penstock.locked_for_write()).
+
+    ``references`` are foreign keys of tables that it writes, ``referring`` those of others that
+    refer to them; ``partners`` are the tables at their other ends that it does not use itself.
+    """
+
+    targets: tuple[Target, ...]
+    references: tuple[ForeignKey, ...]
+    referring: tuple[ForeignKey, ...]
+    partners: tuple[Target, ...]
+
+
+@dataclass(frozen=True)
 class Target:
     """A table with rows of its own that a statement writes, or reads to write another.
 
     ``types`` are the columns' types as SQL, ``generated`` the names of generated columns.
     ``part_of`` are the relations of the statement that it is, or is a leaf of.
-    ``obstacle`` is what the lake could not keep of its definition, ``changes_obstacle`` the same
-    for statements that do more than insert rows, ``loading_obstacle`` for those that see its rows.
+    ``obstacle`` is what the lake could not keep of its definition, ``loading_obstacle`` the same
+    for statements that see its rows.
     """
 
     table: LakeTable
@@ -55,7 +69,6 @@ class Target:
     types: tuple[str, ...]
     generated: frozenset[str]
     obstacle: str | None
-    changes_obstacle: str | None
     loading_obstacle: str | None
 
     @property
@@ -63,18 +76,21 @@ class Target:
         """The qualified name, for errors."""
         return f"{self.table.schema}.{self.table.name}"
 
-    def new_rows(self, command: int, *, named: bool) -> str:
-        """The query of the rows that a later command than this has put in: the table's columns.
+    def new_rows(self, command: int, later: Sequence[int], *, named: bool) -> str:
+        """The query of the rows that no command up to this, or among ``later``, has put in.
 
-        -1 stands for none.  ``named``: and CTID.
+        The table's columns; -1 stands for no command.  ``named``: and CTID.
         """
         items = [_read_form(column) for column in self.table.columns] + [_CTID] * named
         query = f"SELECT {', '.join(items)} FROM ONLY {self._quoted}"
-        return f"{query} WHERE {_COMMAND} > {command:d}" if command >= 0 else query
+        if command < 0 and not later:
+            return query
+        return f"{query} WHERE {_COMMAND} > {command:d} AND {_COMMAND} <> ALL ({_commands(later)})"
 
-    def old_rows(self, command: int) -> str:
+    def old_rows(self, command: int, later: Sequence[int]) -> str:
         """The query of the ctids of the other rows."""
-        return f"SELECT {_CTID} FROM ONLY {self._quoted} WHERE {_COMMAND} <= {command:d}"
+        old = f"{_COMMAND} <= {command:d} OR {_COMMAND} = ANY ({_commands(later)})"
+        return f"SELECT {_CTID} FROM ONLY {self._quoted} WHERE {old}"
 
     def command_of(self, ctid: int) -> str:
         """The query of the number of the command that has put a row in."""
@@ -94,22 +110,26 @@ class Target:
             if column.name not in self.generated
         ]
         names = ", ".join(name for name, _ in stored)
-        arrays = ", ".join(
-            f"pg_catalog.unnest(($1[{n}])::pg_catalog.text[])" for n in range(1, len(stored) + 1)
-        )
         values = ", ".join(f"x{n}::{kind}" for n, (_, kind) in enumerate(stored, 1))
-        places = ", ".join(f"x{n}" for n in range(1, len(stored) + 1))
         return (
             f"INSERT INTO {self._quoted} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
-            f" FROM ROWS FROM ({arrays}) WITH ORDINALITY AS u ({places}, place)"
-            f" ORDER BY place RETURNING {_CTID}"
+            f" FROM {given_rows(len(stored), place=True)} ORDER BY place RETURNING {_CTID}"
         )
 
     def literals(self, rows: pa.Table) -> str:
-        """What ``loading`` takes: an array literal of the columns' array literals."""
+        """What ``loading`` takes."""
         names = [c.name for c in self.table.columns if c.name not in self.generated]
-        columns = pa.array([array_literal(text_column(_whole(rows, name))) for name in names])
-        return array_literal(columns)
+        return rows_literal(rows.column(name) for name in names)
+
+    def columns(self, names: Sequence[str]) -> list[LakeColumn]:
+        """Some of its columns."""
+        known = {column.name: column for column in self.table.columns}
+        return [known[name] for name in names]
+
+    def type_of(self, column: str) -> str:
+        """The type of a column as SQL."""
+        names = [each.name for each in self.table.columns]
+        return self.types[names.index(column)]
 
     @property
     def _quoted(self) -> str:
@@ -123,13 +143,39 @@ def distinct_values(quoted: str, columns: Sequence[LakeColumn]) -> str:
     return f"SELECT DISTINCT {items} FROM ONLY {quoted} WHERE {known}"
 
 
+def _commands(numbers: Sequence[int]) -> str:
+    return "'{" + ",".join(f"{each:d}" for each in numbers) + "}'::pg_catalog.int8[]"
+
+
 def _read_form(column: LakeColumn) -> str:
     name = quote_pg(column.name)
     return name if is_binary(column.type_oid) else f"({text_form(column.type_oid, name)})"
 
 
-def _whole(rows: pa.Table, name: str) -> pa.Array:
-    return rows.column(name).combine_chunks()
+def read_locked(entry: dict[str, Any], lake_root: Path) -> Locked:
+    """What penstock.lock_for_write() or lock_referring() has told of."""
+    return Locked(
+        tuple(read_targets(entry["tables"] or (), lake_root)),
+        tuple(map(_foreign_key, entry["references"] or ())),
+        tuple(map(_foreign_key, entry["referring"] or ())),
+        tuple(read_targets(entry["partners"] or (), lake_root)),
+    )
+
+
+def _foreign_key(entry: dict[str, Any]) -> ForeignKey:
+    others = ("oid", "name", "full", "on_update", "on_delete", "deferrable", "deferred")
+    fires = ("checks", "acts", "kept", "owned_default", "partitioned", "root")
+    return ForeignKey(
+        child=_side(entry, "child", "columns"),
+        parent=_side(entry, "parent", "referenced"),
+        set_columns=tuple(entry["set_columns"] or ()),
+        **{name: entry[name] for name in (*others, *fires)},
+    )
+
+
+def _side(entry: dict[str, Any], side: str, columns: str) -> Relation:
+    relid, schema, name = entry[side]
+    return Relation(relid, schema, name, tuple(entry[columns]), tuple(entry[f"{side}_leaves"]))
 
 
 def read_targets(entries: Iterable[dict[str, Any]], lake_root: Path) -> list[Target]:
@@ -163,6 +209,5 @@ def _target(entry: dict[str, Any], part_of: list[int], lake_root: Path) -> Targe
         tuple(entry["types"] or ()),
         frozenset(entry["generated"] or ()),
         entry["obstacle"],
-        entry["changes_obstacle"],
         entry["loading_obstacle"],
     )

@@ -34,6 +34,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +42,7 @@ import numpy as np
 import psycopg
 
 from penstock.change.relation import LakeTable
+from penstock.change.schema import CASCADE
 from penstock.control.address import ControlAddress
 from penstock.control.commits import moved_table
 from penstock.control.connect import connect
@@ -54,10 +56,14 @@ from penstock.frontdoor.exchange import Exchange
 from penstock.frontdoor.reading.catalog import CatalogReader
 from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.frontdoor.writing.cursors import read_relation
-from penstock.frontdoor.writing.loading import FEW_ROWS, NOTHING, Loaded, Loader
+from penstock.frontdoor.writing.deferred import check_foreign_keys, refuse_pending
+from penstock.frontdoor.writing.foreign_keys import ForeignKeys
+from penstock.frontdoor.writing.loading import FEW_ROWS, NOTHING, Loader
 from penstock.frontdoor.writing.narrowing import Narrowed, Narrowing
+from penstock.frontdoor.writing.referential_actions import ReferentialActions
 from penstock.frontdoor.writing.versions import rows_before
-from penstock.frontdoor.writing.write_targets import CTID, Target, read_targets
+from penstock.frontdoor.writing.violations import unique_violation
+from penstock.frontdoor.writing.write_targets import CTID, Locked, Target, read_locked
 from penstock.lake.placed import Places, table_size
 from penstock.lake.session import Spark
 from penstock.lake.updates import Updates, ordered_updates
@@ -71,7 +77,6 @@ from penstock.lake.writes import (
 from penstock.names import quote_pg_qualified
 from penstock.pgoutput.data_rows import read_rows
 from penstock.wire.responses import ServerError
-from penstock.wire.rows_text import text_column
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +94,10 @@ RUNS = 5
 VACUUM_ROWS = 10_000
 """Rolled back rows in a relation that do not wait for autovacuum: statements read past them."""
 
+_TRUNCATED = """
+SELECT relid FROM penstock.truncated_with(ARRAY(
+    SELECT x::pg_catalog.oid FROM pg_catalog.json_array_elements_text($1::json) AS r (x))) AS relid
+ORDER BY relid"""
 _READ_ONLY = "SELECT pg_catalog.current_setting('transaction_read_only')"
 _STYLES = """
 SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
@@ -97,10 +106,6 @@ SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
     ('search_path', 'pg_catalog, pg_temp')) AS s (name, value)"""
 """Texts of values as the lake keeps them, a regclass with its schema; the rollback to the
 savepoint takes it back."""
-_MAY_READ = """
-SELECT pg_catalog.bool_and(pg_catalog.has_column_privilege($1::oid, name, 'SELECT')),
-    pg_catalog.string_agg(pg_catalog.quote_ident(name), ', ' ORDER BY place)
-FROM pg_catalog.json_array_elements_text($2::json) WITH ORDINALITY AS c (name, place)"""
 
 
 class LakeWriter:
@@ -161,7 +166,11 @@ class LakeWriter:
         await call(backend, HIDE_PARAMETERS)
         if write.truncates:
             return await self._truncate(backend, write, execute)
-        targets = await self._lock(backend, write)
+        locked = await self._lock(backend, write)
+        targets = locked.targets
+        foreign = ForeignKeys(
+            backend, self._guard, self._spark.own_session(), locked, self._lake_root
+        )
         written = [target for target in targets if target.part_of.intersection(write.relids)]
         needed = [target for target in targets if target.part_of.intersection(write.needed)]
         scans = await self._scans(backend, write, needed, parameters)
@@ -169,17 +178,23 @@ class LakeWriter:
         loader = Loader(backend, self._guard, self._spark, self._most_rows)
         await loader.load(needed, scans)
         for _ in range(RUNS):
+            await foreign.disable()
             answer = await execute()
-            changes = await self._changes(backend, written, loader)
-            more = await self._conflicting(changes) if write.on_conflict else {}
-            await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            made = await self._made(backend, written, loader)
+            more = await self._conflicting(written, made) if write.on_conflict else {}
             if not more:
+                read = partial(self._change, backend, loader)
+                await ReferentialActions(foreign, self._guard, loader, read).run(made)
+            await own_command(backend, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            if not more and await foreign.lock_again():
                 break
             await loader.load_again(more)
         else:
-            raise _never_known(written[0])
+            raise _never_known(written[0]) if more else _changed_meanwhile()
         await own_command(backend, f"RELEASE SAVEPOINT {SAVEPOINT}")
+        changes = [(foreign.tables[relid], change) for relid, change in made.items()]
         self._note_dead_rows(backend, changes, loader)
+        await check_foreign_keys(foreign, self._guard, made)
         await self._keep(backend, changes)
         return answer
 
@@ -197,25 +212,26 @@ class LakeWriter:
         narrowing = Narrowing(self._catalog, backend, write, needed)
         return await narrowing.scans(await parameters())
 
-    async def _changes(
+    async def _made(
         self, backend: ControlBackend, written: Sequence[Target], loader: Loader
-    ) -> list[tuple[Target, Change]]:
+    ) -> dict[int, Change]:
         """What the statement has done to its tables."""
         await backend.query(_STYLES)
-        return [
-            (target, await self._change(backend, target, loader.loaded.get(target.table.relid)))
-            for target in written
-        ]
-
-    async def _conflicting(self, changes: Sequence[tuple[Target, Change]]) -> dict[int, Places]:
-        """Where the rows are that were not put in, and have a key of a row that comes."""
-        found = {
-            target.table.relid: await asyncio.to_thread(
-                conflicting, self._spark.own_session(), target.table, target.uniques, change
-            )
-            for target, change in changes
-            if change.rows.num_rows and not change.checked
+        return {
+            target.table.relid: await self._change(backend, loader, target) for target in written
         }
+
+    async def _conflicting(
+        self, written: Sequence[Target], made: Mapping[int, Change]
+    ) -> dict[int, Places]:
+        """Where the rows are that were not put in, and have a key of a row that comes."""
+        found = {}
+        for target in written:
+            change = made[target.table.relid]
+            if change.rows.num_rows and not change.checked:
+                found[target.table.relid] = await asyncio.to_thread(
+                    conflicting, self._spark.own_session(), target.table, target.uniques, change
+                )
         return {relid: places for relid, places in found.items() if len(places)}
 
     async def _truncate(
@@ -223,32 +239,35 @@ class LakeWriter:
     ) -> Exchange:
         """TRUNCATE: PostgreSQL's own locks the relation, and starts sequences again."""
         answer = await execute()
-        targets = await self._lock(backend, write)
+        if write.options & CASCADE:
+            emptied = await backend.query(_TRUNCATED, [json.dumps(write.relids)])
+            write = replace(write, relids=tuple(int(relid or 0) for (relid,) in emptied))
+        await refuse_pending(backend, self._guard, write.relids)
+        targets = (await self._lock(backend, write)).targets
         everything = [
-            (target, Change({}, read_rows([], target.table.columns, ""), truncates=True))
+            (target, Change({}, none, truncates=True, options=write.options))
             for target in targets
+            for none in [read_rows([], target.table.columns, "")]
             if target.table.columns
         ]
         await self._keep(backend, everything)
         return answer
 
-    async def _lock(self, backend: ControlBackend, write: WriteLake) -> list[Target]:
+    async def _lock(self, backend: ControlBackend, write: WriteLake) -> Locked:
         try:
             relids = sorted({*write.relids, *write.needed})
-            ((text,),) = await call(backend, self._guard.lock_for_write(relids))
+            written = () if write.truncates else write.relids
+            ((text,),) = await call(backend, self._guard.lock_for_write(relids, written))
         except ServerError as error:
             error.fields.pop("W", None)  # it would tell of our function
             raise
-        targets = read_targets(json.loads(text or "[]"), self._lake_root)
-        for target in targets:
+        locked = read_locked(json.loads(text or "{}"), self._lake_root)
+        for target in locked.targets:
             if not (target.table.columns or write.truncates):  # Delta knows no rows without values
                 raise FeatureNotSupportedError(
                     f'rows of lake table "{target.name}", which has no columns, are not supported'
                 )
             obstacle = target.obstacle
-            changed = write.relids if write.truncates else write.needed
-            if target.part_of.intersection(changed).intersection(write.relids):
-                obstacle = obstacle or target.changes_obstacle
             if target.part_of.intersection(write.needed):
                 obstacle = obstacle or target.loading_obstacle
             if obstacle is not None:
@@ -256,20 +275,19 @@ class LakeWriter:
                     f'writing with lake table "{target.name}" is not supported yet',
                     detail=f"It has {obstacle}, which the lake does not check.",
                 )
-        return targets
+        return locked
 
-    async def _change(
-        self, backend: ControlBackend, target: Target, loaded: Loaded | None
-    ) -> Change:
+    async def _change(self, backend: ControlBackend, loader: Loader, target: Target) -> Change:
         """What the statement has done to a relation."""
-        loaded, name, columns = loaded or NOTHING, target.name, target.table.columns
+        loaded = loader.loaded.get(target.table.relid, NOTHING)
+        name, columns = target.name, target.table.columns
         chosen = np.zeros(0, np.int64)
         if len(loaded.places):
-            old = target.old_rows(loaded.command)
+            old = target.old_rows(loaded.command, loaded.later)
             left = await read_relation(backend, self._guard, old, [CTID], name)
             chosen = np.flatnonzero(~np.isin(loaded.ctids, left.column(0).to_numpy()))
         named = len(chosen) > 0
-        new = target.new_rows(loaded.command, named=named)
+        new = target.new_rows(loaded.command, loaded.later, named=named)
         wanted = [*columns, CTID] if named else columns
         rows = await read_relation(backend, self._guard, new, wanted, name, self._scratch)
         gone = loaded.places.only(chosen)
@@ -315,7 +333,7 @@ class LakeWriter:
                 metadata,
             )
         except DuplicateKeyError as error:
-            raise await _unique_violation(backend, target, error) from None
+            raise await unique_violation(backend, target, error) from None
         await commit.moved(table, done.version, sole_writer=None)
         if done.created:
             await call(backend, self._guard.set_table_columns(table.relid))
@@ -347,30 +365,18 @@ class LakeWriter:
             log.info("relation %s is not vacuumed now: %s", name, error)
 
 
+def _changed_meanwhile() -> PenstockError:
+    """As heapam.c's; who runs the transaction again may have more luck."""
+    return PenstockError(
+        "could not serialize access due to concurrent update",
+        detail=f"Tables that refer to its rows were written during {RUNS} runs of the statement.",
+        sqlstate="40001",
+    )
+
+
 def _never_known(target: Target) -> FeatureNotSupportedError:
     return FeatureNotSupportedError(
         "ON CONFLICT with keys that are others at each evaluation is not supported",
         detail=f'The rows of lake table "{target.name}" that conflict were not found in {RUNS} runs'
         " of the statement.",
     )
-
-
-async def _unique_violation(
-    backend: ControlBackend, target: Target, found: DuplicateKeyError
-) -> PenstockError:
-    """PostgreSQL's error (_bt_check_unique); who may not read the key is not shown it."""
-    names, table = found.key.column_names, target.table
-    fields = {
-        "S": "ERROR",
-        "V": "ERROR",
-        "C": "23505",
-        "M": f'duplicate key value violates unique constraint "{found.index.name}"',
-    }
-    ((may_read, columns),) = await backend.query(_MAY_READ, [str(table.relid), json.dumps(names)])
-    if may_read == "t":
-        zone = backend.parameters.get("TimeZone", "UTC")
-        texts = [text_column(column.combine_chunks(), zone) for column in found.key.columns]
-        values = [text.to_pylist()[0] for text in texts]
-        shown = ", ".join("null" if value is None else value.decode() for value in values)
-        fields["D"] = f"Key ({columns})=({shown}) already exists."
-    return ServerError(fields | {"s": table.schema, "t": table.name, "n": found.index.name})

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A condition on the rows of one table as a Spark SQL predicate, for rows that are in no table yet.
-
-    translate_condition   the WHERE of an analysed ``SELECT ... FROM table WHERE condition``
-    translate_filter      a publication's WHERE, by the stricter rules of ``exact``
+"""A publication's WHERE as a Spark SQL predicate, by the stricter rules of ``exact``.
 
 The predicate is true, false or NULL where PostgreSQL's condition is.
 """
@@ -13,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from penstock.change.relation import LakeColumn
-from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.errors import FeatureNotSupportedError
 from penstock.names import quote_spark
 from penstock.sql.nodes import Node
 from penstock.sql.translate.expressions import Expressions
@@ -30,16 +27,6 @@ from penstock.sql.translate.values import (
 
 _ONE_TABLE = Node("QUERY", {"rtable": [Node("RANGETBLENTRY", {"rtekind": 0})]})
 """What a filter's Vars refer to: the node tree of a filter has no range table of its own."""
-
-
-def translate_condition(query: Node, columns: Sequence[LakeColumn], facts: Facts) -> str:
-    """The predicate over bare names; FeatureNotSupportedError names what has no translation."""
-    expressions = Expressions(Session(), facts, (), no_subquery)
-    scope = Scope(query, None, columns={1: columns_of(columns, "")})
-    condition = expressions.condition(query["jointree"]["quals"], scope)
-    if condition is None:
-        raise PenstockError("the query has no condition")
-    return condition
 
 
 class UntranslatableFilterError(FeatureNotSupportedError):

@@ -27,7 +27,7 @@ from penstock.sql.translate.exact import (
     computed_too,
     planned_away,
 )
-from penstock.sql.translate.facts import SESSION_FUNCTIONS, SESSION_KEYWORDS, Facts
+from penstock.sql.translate.facts import SESSION_FUNCTIONS, SESSION_KEYWORDS, Facts, label_of
 from penstock.sql.translate.functions import Call, Function, find
 from penstock.sql.translate.operators import EQUALITY
 from penstock.sql.translate.rows import compare_rows, test_row
@@ -168,6 +168,9 @@ class Expressions:
         oid, typmod = node["consttype"], node["consttypmod"]
         if node["constisnull"]:
             return null(oid, typmod)
+        place = label_of(node)
+        if place is not None and place in self.facts.labels:
+            return literal(oid, self.facts.labels[place], typmod)
         value = constants.from_datum(oid, node["constvalue"])
         if oid == constants.INTERVAL:
             return Expr("", oid, typmod, None, value)

@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 
 from penstock.change.relation import LakeColumn
 from penstock.errors import PenstockError
-from penstock.sql.nodes import walk
+from penstock.sql.nodes import Node, walk
 from penstock.sql.translate.registry import Function
+
+FIRST_OWN_OID = 16384
+"""FirstNormalObjectId: everything below came with PostgreSQL."""
+
+LABEL_BYTES = 4
+"""An enum's value is the OID of its row in pg_enum."""
 
 SESSION_FUNCTIONS = {
     "now()": "now()",
@@ -83,16 +89,19 @@ class Facts:
     functions: dict[int, Function] = field(default_factory=dict)
     operators: dict[int, Operator] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    labels: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Of enums, by type and by the OID that a constant of it is."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """OIDs that some trees name."""
+    """OIDs that some trees name; ``labels`` are constants that may be an enum's."""
 
     relations: frozenset[int]
     functions: frozenset[int]
     operators: frozenset[int]
     keywords: frozenset[str]
+    labels: frozenset[tuple[int, int]] = frozenset()
 
 
 _FUNCTION_FIELDS = ("funcid", "opfuncid", "aggfnoid", "winfnoid")
@@ -101,6 +110,7 @@ _FUNCTION_FIELDS = ("funcid", "opfuncid", "aggfnoid", "winfnoid")
 def needs(trees: Iterable[Any]) -> Needs:
     """Everything that the trees name."""
     relations, functions, operators, keywords = set(), set(), set(), set()
+    labels: set[tuple[int, int]] = set()
     for node in walk(list(trees)):
         if node.tag == "RANGETBLENTRY" and node["rtekind"] == 0:
             relations.add(node["relid"])
@@ -110,6 +120,8 @@ def needs(trees: Iterable[Any]) -> Needs:
             operators.update(node["opnos"])
         elif node.tag == "SQLVALUEFUNCTION" and node["op"] in SESSION_KEYWORDS:
             keywords.add(SESSION_KEYWORDS[node["op"]])
+        elif node.tag == "CONST":
+            labels.update(filter(None, [label_of(node)]))
         if node.get("opno"):
             operators.add(node["opno"])
         for name in _FUNCTION_FIELDS:
@@ -117,5 +129,20 @@ def needs(trees: Iterable[Any]) -> Needs:
             if oid:
                 functions.add(oid)
     return Needs(
-        frozenset(relations), frozenset(functions), frozenset(operators), frozenset(keywords)
+        frozenset(relations),
+        frozenset(functions),
+        frozenset(operators),
+        frozenset(keywords),
+        frozenset(labels),
+    )
+
+
+def label_of(constant: Node) -> tuple[int, int] | None:
+    """Type and OID of what may be a label of an enum: a value of four bytes of a type of users."""
+    if constant["constisnull"] or constant["consttype"] < FIRST_OWN_OID:
+        return None
+    if not constant["constbyval"] or constant["constlen"] != LABEL_BYTES:
+        return None
+    return constant["consttype"], int.from_bytes(
+        constant["constvalue"].content[:LABEL_BYTES], "little"
     )

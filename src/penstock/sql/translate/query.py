@@ -119,9 +119,11 @@ class _Translator:
             core, outputs = set_operation(node["setOperations"], scope, self._session, self.query)
         else:
             core, outputs, texts = self._select(node, scope)
-        visible = [not entry["resjunk"] for entry in node["targetList"]]
+        visible = [not entry["resjunk"] for entry in node.items("targetList")]
         shown = [output for output, keep in zip(outputs, visible, strict=True) if keep]
-        items = _shown_items(outputs, visible, texts, final)
+        if final and not shown:
+            raise refusal("a query without columns")
+        items = _shown_items(outputs, visible, texts, final) or ["1"]
         order = self._order(node, outputs)
         limit = self._limit(node, scope)
         if node["hasDistinctOn"]:
@@ -139,7 +141,7 @@ class _Translator:
         if node.items("constraintDeps") and not node.items("groupingSets"):
             scope.keys = frozenset(keys)
         having = self._expressions.condition(node["havingQual"], scope)
-        exprs = [self._expressions(entry["expr"], scope) for entry in node["targetList"]]
+        exprs = [self._expressions(entry["expr"], scope) for entry in node.items("targetList")]
         items, outputs = items_of(exprs)
         texts = {}
         for number, expr in enumerate(exprs, 1):
@@ -149,8 +151,11 @@ class _Translator:
         distinct = ""
         if node.items("distinctClause") and not node["hasDistinctOn"]:
             distinct = "DISTINCT "
-            for expr in exprs:
-                need_equality(expr, "DISTINCT")
+            operators = {
+                each["tleSortGroupRef"]: each["eqop"] for each in node.items("distinctClause")
+            }
+            for entry, expr in zip(node["targetList"], exprs, strict=True):
+                need_equality(expr, "DISTINCT", operators.get(entry["ressortgroupref"], 0))
         sql = f"SELECT {distinct}{', '.join(items) or '1'}{source}"
         sql += f" WHERE {where}" if where else ""
         sql += group
@@ -158,12 +163,12 @@ class _Translator:
         return sql, outputs, texts
 
     def _group(self, node: Node, scope: Scope) -> tuple[str, list[str]]:
-        by_ref = {entry["ressortgroupref"]: entry["expr"] for entry in node["targetList"]}
+        by_ref = {entry["ressortgroupref"]: entry["expr"] for entry in node.items("targetList")}
         keys: dict[int, str] = {}
         for clause in node.items("groupClause"):
             ref = clause["tleSortGroupRef"]
             expr = self._expressions(by_ref[ref], scope)
-            keys[ref] = need_equality(expr, "GROUP BY")
+            keys[ref] = need_equality(expr, "GROUP BY", clause["eqop"])
             if expr.constant and node.items("groupingSets"):
                 raise refusal("a constant in grouping sets")
         sets = grouping_sets(node)
@@ -181,7 +186,7 @@ class _Translator:
     def _keys(self, node: Node, clauses: Sequence[Node], outputs: Sequence[Output]) -> list[str]:
         numbers = {
             entry["ressortgroupref"]: number
-            for number, entry in enumerate(node["targetList"], 1)
+            for number, entry in enumerate(node.items("targetList"), 1)
             if entry["ressortgroupref"]
         }
         keys = []
@@ -193,7 +198,8 @@ class _Translator:
 
     def _first_rows(self, node: Node, core: str, outputs: Sequence[Output], order: str) -> str:
         numbers = {
-            entry["ressortgroupref"]: number for number, entry in enumerate(node["targetList"], 1)
+            entry["ressortgroupref"]: number
+            for number, entry in enumerate(node.items("targetList"), 1)
         }
         keys = []
         for clause in node["distinctClause"]:

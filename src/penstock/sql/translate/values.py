@@ -185,8 +185,11 @@ def need_order(expr: Expr, what: str) -> str:
     return bare(expr)
 
 
-def need_equality(expr: Expr, what: str) -> str:
-    """SQL whose equality is PostgreSQL's, for what also shows the value (DISTINCT, GROUP BY)."""
+def need_equality(expr: Expr, what: str, operator: int = 0) -> str:
+    """SQL whose equality is PostgreSQL's, for what also shows the value (DISTINCT, GROUP BY).
+
+    ``operator`` is the OID of that equality, where the tree names it: of enums by their labels.
+    """
     if expr.oid == types.BPCHAR and expr.typmod < 4:
         raise refusal(f"{what} of character values of different lengths", "Cast to text first.")
     if expr.oid == types.CHAR:
@@ -195,7 +198,11 @@ def need_equality(expr: Expr, what: str) -> str:
         if types.ARRAY_ELEMENTS[expr.oid] in (types.BPCHAR, types.NUMERIC):
             raise refusal(f"{what} of the type with OID {expr.oid}")
         return expr.sql
-    if is_text_form(expr.oid) and expr.oid not in _ORDERED_TEXT_FORMS:
+    if (
+        is_text_form(expr.oid)
+        and expr.oid not in _ORDERED_TEXT_FORMS
+        and operator != constants.ENUM_EQUALS
+    ):
         raise refusal(f"{what} of the type with OID {expr.oid}", "Cast it to text first.")
     if expr.oid == types.NUMERIC and not expr.numeric.fixed and not is_trimmed(expr):
         raise refusal(f"{what} of numeric values with different display scales", "Use round().")
