@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock.client.receiver import Receiver, StreamOptions
@@ -74,8 +74,14 @@ def _receive_here(conninfo: str, folder: Path) -> Received:
     finally:
         receiver.stop()
     (segment,) = log.segments()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB
-    return Received(sum(file.inserts for file in segment.files), peak / 1024)
+    return Received(sum(file.inserts for file in segment.files), _peak_mb())
+
+
+def _peak_mb() -> float:
+    """The most that this program had; getrusage's figure also counts what its parent had."""
+    status = Path("/proc/self/status").read_text()
+    (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(kilobytes) / 1024
 
 
 def _staged(receiver: Receiver, log: StagingLog) -> bool:
@@ -92,7 +98,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.receive is not None:
         found = _receive_here(given.receive[0], Path(given.receive[1]))
-        print(json.dumps(found.__dict__))
+        print(json.dumps(asdict(found)))
         return
     with open_folder("pst-large-") as folder:
         server = PostgresServer(folder / "publisher", settings={"max_wal_size": "8GB"})

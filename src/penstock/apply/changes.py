@@ -331,6 +331,7 @@ class _Work:
             with NewFile(self.target.location, schema, dictionary=often) as file:
                 while table is not None and size < FILE_BYTES:
                     size += table.nbytes
+                    # Parquet is made without the GIL, while Arrow and numba put the next together.
                     with meanwhile(partial(file.write, table), "write", (OSError,)) as done:
                         table = next(pending, None)
                     done.result()

@@ -30,6 +30,9 @@ small enough that decoding it needs some 100 MB."""
 BULK = 64 * 1024
 """Bytes that are worth a segment as soon as the publisher has nothing more to send."""
 
+BEHIND = 3
+"""How many times as long ``take`` lingers while the publisher has more to send."""
+
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Bytes that wait for staging before the receiver stops reading."""
 
@@ -155,7 +158,7 @@ class ChunkQueue:
     def take(self, linger: Callable[[], float] = lambda: 0.0) -> Chunk | None:
         """Wait for chunks and take those that are there as one, up to about MAX_CHUNK bytes.
 
-        ``linger`` is asked when there is one: so many seconds it waits for more, three times as
+        ``linger`` is asked when there is one: so many seconds it waits for more, BEHIND times as
         long while the publisher has more to send, and no longer when it has sent BULK bytes and
         has no more.
         """
@@ -163,7 +166,8 @@ class ChunkQueue:
             self._changed.wait_for(lambda: self._closed or bool(self._chunks))
             seconds = linger()
             if not self._changed.wait_for(self._is_enough, seconds):
-                self._changed.wait_for(lambda: self._sent_all or self._is_enough(), 2 * seconds)
+                longer = (BEHIND - 1) * seconds
+                self._changed.wait_for(lambda: self._sent_all or self._is_enough(), longer)
             if self._closed:
                 return None
             taken = [self._chunks.popleft()]

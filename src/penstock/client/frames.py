@@ -94,7 +94,8 @@ def unframe(frames: bytearray, ends: array[int]) -> Read:
     view, last = memoryview(frames), found[_LAST]
     position = None if last < 0 else xlog_position(view[offsets[last] :])
     answers = [bytes(view[offsets[i] : ends[i]]) for i in keepalives[: found[_KEEPALIVES]]]
-    return Read(_messages(buffer.data, message_ends, found), position, answers, last < count - 1)
+    messages = _messages(buffer.data, message_ends, found)
+    return Read(messages, position, answers, ends_idle=bool(last < count - 1))
 
 
 def _messages(buffer: memoryview, ends: Ints, found: Ints) -> Messages:

@@ -41,12 +41,6 @@ LEDGER_NAME = "penstock_ledger"
 NO_PUBLICATION_SINCE = 180000
 """The server version from which on pgoutput takes an empty list of publications."""
 
-
-def no_publications(server_version: int) -> str:
-    """The ``publication_names`` with which pgoutput sends messages and no rows."""
-    return "" if server_version >= NO_PUBLICATION_SINCE else LEDGER_NAME
-
-
 FEEDBACK_INTERVAL_S = 10.0
 """Well below wal_sender_timeout (60 s), after which the server drops a silent client."""
 
@@ -61,6 +55,11 @@ _BEGIN_PREPARE = struct.Struct(">cQQqI")
 _MESSAGE = struct.Struct(">c?Q")
 _COMMIT = struct.Struct(">cBQQq")
 _STATUS = struct.Struct(">cQQQq?")
+
+
+def no_publications(server_version: int) -> str:
+    """The ``publication_names`` with which pgoutput sends messages and no rows."""
+    return "" if server_version >= NO_PUBLICATION_SINCE else LEDGER_NAME
 
 
 @dataclass

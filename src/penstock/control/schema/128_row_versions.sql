@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Which row of its relation a statement has made of each that it has changed (frontdoor/writing/updated.py).
+-- Which row of its relation a statement has made of each that it has changed (frontdoor/writing/versions.py).
 
 -- What is given is in the order of ``ctids``: block * 65536 + number of the row's version now.  A row
 -- that was deleted, or moved to another partition, has its own.

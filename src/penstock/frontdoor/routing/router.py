@@ -241,11 +241,11 @@ class StatementRouter:
     async def _explain(
         self, backend: Backend, command: Command, sql: str, oids: Sequence[int]
     ) -> Action:
-        query = await self._of_query(backend, command, sql, oids)
-        place = inner_range(command)
-        if query is None or place is None:
+        found = await self._query_inside(backend, command, sql, oids)
+        if found is None:
             return Relay()
-        await backend.query(f"{command.sql[: place[0]]} SELECT")  # PostgreSQL's check of options
+        head, query = found
+        await backend.query(f"{head} SELECT")  # PostgreSQL's check of options
         explained = Explained(query.sql, verbose=explains_verbosely(command))
         return RunOnLake(command.sql, query.relids, explained)
 
@@ -258,16 +258,24 @@ class StatementRouter:
             raise inside(outer)
         return action if isinstance(action, RunOnLake) else None
 
+    async def _query_inside(
+        self, backend: Backend, outer: Command, sql: str, oids: Sequence[int]
+    ) -> tuple[str, RunOnLake] | None:
+        """What a command has before its query, and that; None when it is relayed as it is."""
+        query = await self._of_query(backend, outer, sql, oids)
+        place = inner_range(outer)
+        return None if query is None or place is None else (outer.sql[: place[0]], query)
+
     async def _declare(
         self, backend: Backend, command: Command, sql: str, oids: Sequence[int]
     ) -> Action:
-        query = await self._of_query(backend, command, sql, oids)
-        place = inner_range(command)
-        if query is None or place is None:
+        found = await self._query_inside(backend, command, sql, oids)
+        if found is None:
             return Relay()
-        options = [token.word for token in command.tokens if token.start < place[0]]
+        head, query = found
+        options = [token.word for token in command.tokens if token.start < len(head)]
         holds = ("with", "hold") in pairwise(options)  # either word may be the cursor's name
-        return RelayRows(f"{command.sql[: place[0]]} ", query, in_block=not holds)
+        return RelayRows(f"{head} ", query, in_block=not holds)
 
     async def _table_as(self, backend: Backend, command: Command, oids: Sequence[int]) -> Action:
         """A table made of a query's rows: a temporary one, or one of the lake."""
