@@ -96,7 +96,8 @@ class Bench:
         return self.sources if turn % 2 == 0 else self.sources[::-1]
 
     def _settle(self) -> None:
-        for each in (self.sources[0].connection, self.target):
+        """Also where slots begin to read: behind what was confirmed, as after a while."""
+        for each in (*(source.connection for source in self.sources), self.target):
             each.execute(b"CHECKPOINT")
 
     def _subscribe(self, source: Source, publication: str) -> None:
