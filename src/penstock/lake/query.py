@@ -15,7 +15,7 @@ A Spark error becomes PostgreSQL's error where there is one:
     DATETIME_OVERFLOW                         22008
     CAST_INVALID_INPUT                        22P02
     SCALAR_SUBQUERY_TOO_MANY_ROWS             21000
-    NUMERIC_VALUE_OUT_OF_RANGE                0A000: PostgreSQL has more digits than 38
+    NUMERIC_VALUE_OUT_OF_RANGE and the like   0A000: PostgreSQL has more digits than 38
     an error of analysis                      0A000: a construct that Spark does not have
     the job was cancelled                     57014
     anything else                             XX000, with the first line of Spark's message
@@ -67,6 +67,10 @@ _SETTINGS = {
     "spark.sql.maxPlanStringLength": str(10_000_000),
 }
 
+_TOO_MANY_DIGITS = (
+    "0A000",
+    "a numeric with more than 38 digits is not supported in queries on lake tables",
+)
 _SQLSTATES = {
     "DIVIDE_BY_ZERO": ("22012", "division by zero"),
     "REMAINDER_BY_ZERO": ("22012", "division by zero"),
@@ -83,10 +87,8 @@ _SQLSTATES = {
         "21000",
         "more than one row returned by a subquery used as an expression",
     ),
-    "NUMERIC_VALUE_OUT_OF_RANGE": (
-        "0A000",
-        "a numeric with more than 38 digits is not supported in queries on lake tables",
-    ),
+    "NUMERIC_VALUE_OUT_OF_RANGE": _TOO_MANY_DIGITS,
+    "NUMERIC_OUT_OF_SUPPORTED_RANGE": _TOO_MANY_DIGITS,
 }
 _CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_.]+)?\]")
 _RAISED = re.compile(r"penstock:([0-9A-Z]{5}):([^\n]*?)(?: SQLSTATE: P0001|$)", re.MULTILINE)

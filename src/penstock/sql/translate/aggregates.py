@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from penstock.change import types
 from penstock.names import quote_spark_literal
 from penstock.sql.translate import numeric
+from penstock.sql.translate.quotient import divide
 from penstock.sql.translate.registry import Function
 from penstock.sql.translate.values import (
     Expr,
@@ -124,7 +125,7 @@ def _average(use: Aggregate) -> Expr:
     total = _total(use, arg)
     if total.oid == types.INT8:
         total = fixed(total.sql, 19, 0)
-    return numeric.divide(total, fixed(use.use("count", arg.sql), 19, 0))
+    return divide(total, fixed(use.use("count", arg.sql), 19, 0))
 
 
 def _extreme(use: Aggregate) -> Expr:

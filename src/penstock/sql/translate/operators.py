@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from penstock.change import types
 from penstock.sql.translate import numeric
 from penstock.sql.translate.casts import cast
+from penstock.sql.translate.quotient import divide
 from penstock.sql.translate.registry import FUNCTIONS, Call, Handler, register, template
 from penstock.sql.translate.values import (
     Expr,
@@ -239,7 +240,7 @@ def _numeric_mul(call: Call) -> Expr:
 
 @register("numeric_div")
 def _numeric_div(call: Call) -> Expr:
-    return numeric.divide(*call.args)
+    return divide(*call.args)
 
 
 @register("numeric_mod", "mod(numeric,numeric)")
