@@ -4,12 +4,11 @@
     what is copied                                        its rows come from
     --------------                                        ------------------
     a table, or columns of it                             the table's data files
-    SELECT of columns of one table, WHERE by itself       the same, or its leaves'
+    SELECT of columns of one table, WHERE plain           the same, or its leaves'
     any other query                                       Spark, by way of files that it writes
 
-A WHERE counts by itself if it is plain (sql/arrow_filter.py), or as exact in Spark as a row filter
-must be; then Spark's code for it is given the rows (lake/evaluate.py).  Spark's own result goes
-through files so that it is never in memory, and so that a slow client does not hold up Spark.
+Plain conditions are those of sql/arrow_filter.py.  Spark's result goes through files so that it is
+never in memory, and so that a slow client does not hold up Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import asyncio
 import json
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -28,21 +27,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.change.relation import LakeColumn
 from penstock.change.types import arrow_type
-from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, CopyLake, RunOnLake
 from penstock.frontdoor.reading.query import SparkQueries
 from penstock.lake.table_rows import file_rows, table_rows
 from penstock.sql.arrow_filter import Decide, arrow_filter
 from penstock.sql.nodes import Node, walk
-from penstock.sql.translate.condition import translate_filter
 
 _RELATION = """
 SELECT c.relkind::pg_catalog.text,
     (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
-            a.attnum, a.attname, a.atttypid::pg_catalog.int8, a.atttypmod, a.attnotnull,
-            a.attgenerated OPERATOR(pg_catalog.<>) '', a.attgenerated OPERATOR(pg_catalog.=) 'v')
+            a.attnum, a.attname, a.atttypid::pg_catalog.int8, a.atttypmod, a.attgenerated)
             ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -56,10 +52,12 @@ _jobs = count(1)
 
 
 @dataclass(frozen=True)
-class _Column(LakeColumn):
-    """``virtual``: it is generated, and not stored."""
-
-    virtual: bool = False
+class _Column:
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+    generated: str
 
     @property
     def arrow(self) -> pa.DataType:
@@ -120,39 +118,24 @@ class CopySources:
     async def _simple(self, backend: Backend, tree: Node, simple: _Simple) -> CopySource | None:
         """The rows of a SELECT of columns of one table, unless only Spark can find them."""
         relation = await self._relation(backend, simple.relid)
-        stored = {each.attnum: each for each in relation.columns if not each.virtual}
+        stored = {each.attnum: each for each in relation.columns if each.generated != "v"}
         if relation.parts is None or not stored.keys() >= set(simple.attnums):
             return None
         decide = None
         if simple.condition is not None:
-            decide = await self._decide(backend, tree, simple.condition, stored)
+            facts, _ = await self._queries.catalog.facts(backend, tree)
+            kinds = {n: (each.name, each.arrow) for n, each in stored.items()}
+            decide = arrow_filter(simple.condition, kinds, facts)
             if decide is None:
                 return None
         columns = [stored[number] for number in simple.attnums]
-        used = _used(simple.condition)
+        used = {node["varattno"] for node in walk(simple.condition) if node.tag == "VAR"}
         read = [*columns, *(stored[n] for n in sorted(used - set(simple.attnums)))]
         source = await self._table(backend, read, simple.names, relation.parts)
         source.type_oids = source.type_oids[: len(columns)]
         if decide is not None:
             source.rows = _filtered(source.rows, decide, len(columns))
         return source
-
-    async def _decide(
-        self, backend: Backend, tree: Node, condition: Node, stored: Mapping[int, _Column]
-    ) -> Decide | None:
-        """What decides on a batch of rows, by Arrow or by Spark's code; None if neither can."""
-        facts, settings = await self._queries.catalog.facts(backend, tree)
-        kinds = {n: (each.name, each.arrow) for n, each in stored.items()}
-        decide = arrow_filter(condition, kinds, facts)
-        used = pa.schema([kinds[number] for number in sorted(_used(condition) & kinds.keys())])
-        if decide is not None or not used:
-            return decide
-        columns, timezone = tuple(stored.values()), settings["TimeZone"]
-        try:
-            predicate = translate_filter(condition, columns, facts, timezone=timezone)
-        except FeatureNotSupportedError:
-            return None  # the query as a whole has other rules
-        return await self._queries.decide(predicate, used)
 
     async def _relation(self, backend: Backend, relid: int) -> _Relation:
         ((kind, columns, has_children, leaves),) = await backend.query(_RELATION, [str(relid)])
@@ -229,10 +212,6 @@ def _simple(tree: Node) -> _Simple | None:
         tuple(_name(entry) for entry in entries),
         tree["jointree"].get("quals"),
     )
-
-
-def _used(condition: Node | None) -> set[int]:
-    return {node["varattno"] for node in walk(condition) if node.tag == "VAR"}
 
 
 def _filtered(

@@ -24,8 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from penstock.change import types
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
@@ -34,16 +32,7 @@ from penstock.frontdoor.reading.analysis import Analyst
 from penstock.frontdoor.reading.catalog import CatalogReader, timeout_of
 from penstock.frontdoor.reading.parameters import parameter_values
 from penstock.frontdoor.reading.styles import check_styles
-from penstock.lake.evaluate import Evaluator
-from penstock.lake.query import (
-    TableAt,
-    cancel_query,
-    explain_query,
-    filter_session,
-    run_query,
-    unload_query,
-)
-from penstock.sql.arrow_filter import Decide
+from penstock.lake.query import TableAt, cancel_query, explain_query, run_query, unload_query
 from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate
 from penstock.sql.translate.values import Expr, Session
@@ -120,15 +109,6 @@ class SparkQueries:
         translation = translate(tree, facts, values, Session(settings["TimeZone"]))
         reads = await self.catalog.versions(backend, sorted(translation.tables), self.lake)
         return PreparedQuery(translation, tuple(reads), settings)
-
-    async def decide(self, predicate: str, schema: pa.Schema) -> Decide:
-        """What decides on rows that are there by a predicate over columns of ``schema``."""
-        evaluate = await asyncio.to_thread(
-            lambda: Evaluator(filter_session(self._spark()), predicate, schema)
-        )
-        return lambda batch: evaluate(
-            pa.Table.from_batches([batch.select(schema.names)])
-        ).combine_chunks()
 
     async def unload(self, prepared: PreparedQuery, job: str, folder: Path) -> list[Path]:
         """Write the rows of a statement to files, see lake.query.unload_query.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A WHERE on the rows of one table as a Spark SQL predicate, by the stricter rules of ``exact``.
+"""A publication's WHERE as a Spark SQL predicate, by the stricter rules of ``exact``.
 
 The predicate is true, false or NULL where PostgreSQL's condition is.
 """
@@ -36,20 +36,13 @@ class UntranslatableFilterError(FeatureNotSupportedError):
     node: str
 
 
-def translate_filter(
-    tree: Node,
-    columns: Sequence[LakeColumn],
-    facts: Facts,
-    row: str | None = None,
-    timezone: str = "UTC",
-) -> str:
-    """The predicate over the columns, or the fields of ``row``, a struct (its name as SQL).
+def translate_filter(tree: Node, columns: Sequence[LakeColumn], facts: Facts, row: str) -> str:
+    """The predicate over the fields of ``row``, a struct (its name as SQL).
 
     UntranslatableFilterError (0A000) names the innermost expression that is not exact.
     """
-    expressions = Expressions(Session(timezone, exact=True), facts, (), no_subquery)
-    prefix = "" if row is None else f"{row}."
-    scope = Scope(_ONE_TABLE, None, columns={1: columns_of(columns, prefix)})
+    expressions = Expressions(Session(exact=True), facts, (), no_subquery)
+    scope = Scope(_ONE_TABLE, None, columns={1: columns_of(columns, f"{row}.")})
     try:
         return expressions(tree, scope).sql
     except FeatureNotSupportedError as error:
