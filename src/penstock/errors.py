@@ -70,6 +70,18 @@ class NoAnswerError(ConnectionLostError):
     """A peer did not answer in time, or did not even accept the connection."""
 
 
+class InvisibleError(PenstockError):
+    """PostgreSQL finds a name in the newest catalogs, a query sees the transaction's snapshot."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is not visible in this transaction",
+            detail="It was created, changed or renamed after the transaction's snapshot was taken.",
+            hint="Start a new transaction.",
+            sqlstate="40001",
+        )
+
+
 class FeatureNotSupportedError(PenstockError):
     """The statement is understood and refused; nothing was changed."""
 

@@ -39,3 +39,4 @@ SELECT rate * rate FROM people WHERE id = 6 -- 38 digits
 SELECT nums || 1 FROM people -- array_append
 SELECT age(seen) FROM people -- age
 SELECT FROM people -- without columns
+SELECT id AS a, id AS b, count(*) FROM people GROUP BY GROUPING SETS ((a), (b)) -- one expression as two

@@ -124,6 +124,10 @@ def test_timestamptz_is_shown_in_the_sessions_zone() -> None:
     assert (
         column(array, types.TIMESTAMPTZ, timezone="Asia/Kolkata")[0] == b"1970-01-01 05:30:00+05:30"
     )
+    # As PostgreSQL reads them: by POSIX, where + is west.
+    west = column(array, types.TIMESTAMPTZ, timezone="+05:30")[0]
+    assert west == b"1969-12-31 18:30:00-05:30"
+    assert column(array, types.TIMESTAMPTZ, timezone="-3")[0] == b"1970-01-01 03:00:00+03"
     with pytest.raises(FeatureNotSupportedError, match="time zone"):
         column(array, types.TIMESTAMPTZ, timezone="Nowhere/Else")
 

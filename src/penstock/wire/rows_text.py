@@ -10,6 +10,7 @@ Output is that of DateStyle ISO, bytea_output hex, extra_float_digits 1 (Postgre
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -26,6 +27,7 @@ from penstock.wire import rows_kernels as kernels
 UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "GMT", "Etc/GMT"})
 """Zones whose offset is always zero."""
 
+_POSIX_OFFSET = re.compile(r"([+-])(\d{1,2})(?::(\d{2}))?")
 _LAST_TRANSITIONS = 2_145_916_800_000_000
 """2038-01-01: tzdata lists transitions up to there, later ones follow its rule for the zone."""
 
@@ -176,9 +178,17 @@ def _written(out: Any, offsets: Any, valid: Any) -> Any:
 
 
 def zone_offsets(micros: Any, timezone: str) -> Any:
-    """Seconds east of UTC in a zone at each instant; 0A000 for a zone that is not in tzdata."""
+    """Seconds east of UTC in a zone at each instant; 0A000 for a zone that is not in tzdata.
+
+    +05:30 is a zone of POSIX to PostgreSQL, so it lies west of UTC; Arrow has it east, as ISO.
+    """
     if timezone in UTC_NAMES:
         return np.zeros(len(micros), np.int64)
+    west = _POSIX_OFFSET.fullmatch(timezone)
+    if west is not None:
+        sign, hours, minutes = west.groups()
+        seconds = 3600 * int(hours) + 60 * int(minutes or 0)
+        return np.full(len(micros), -seconds if sign != "-" else seconds, np.int64)
     try:
         local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", timezone)))
     except pa.ArrowInvalid as error:

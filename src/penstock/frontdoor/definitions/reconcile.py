@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -74,9 +74,6 @@ WHERE xid = pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1"""
 _PROMISES = """
 SELECT relid, kind, name, pg_catalog.to_json(columns) FROM penstock.new_promises()"""
 _REFERENCES = "SELECT penstock.new_references()"
-_VERSIONS = """
-SELECT relid, location, version, sole_writer FROM penstock.table_version
-WHERE relid = ANY ($1::pg_catalog.oid[])"""
 
 
 @dataclass(frozen=True)
@@ -128,8 +125,7 @@ class Reconciler:
         return self._sweep if await backend.query(_DROPPED) else None
 
     async def _follow(self, backend: Backend, changed: dict[int, _Altered]) -> None:
-        await call(backend, HIDE_PARAMETERS)
-        locked = await call(backend, self._guard.lock_tables(changed))
+        locked = await self._locked(backend, changed)
         commit = await SessionCommit.begin(backend, self._guard, self._control, "ddl")
         moved = []
         reach(Failpoint.DDL_RELAYED)
@@ -158,8 +154,7 @@ class Reconciler:
             promises.setdefault(int(relid or 0), []).append(promise)
         if not promises:
             return
-        array = "{" + ",".join(map(str, promises)) + "}"
-        for row in await backend.query(_VERSIONS, [array]):
+        for row in await self._locked(backend, promises):
             table = self._lake_table(row, altered)
             promised = promises[table.relid]
             others = [each for each in promised if each.kind != "check"]
@@ -174,6 +169,9 @@ class Reconciler:
         if not found or found[0][0] is None:
             return
         added = read_locked(json.loads(found[0][0]), self._lake_root)
+        await self._locked(backend, (each.table.relid for each in added.targets))
+        ((now,),) = await backend.query(_REFERENCES)
+        added = read_locked(json.loads(now or ""), self._lake_root)
         tables = {each.table.relid: each for each in added.targets}
         kept = self._kept.setdefault(backend, set())
         for key in added.references:
@@ -194,6 +192,11 @@ class Reconciler:
             if missing is not None:
                 raise await missing_violation(backend, key, child, missing)
             kept.add(key.oid)
+
+    async def _locked(self, backend: Backend, relids: Iterable[int]) -> Sequence[Row]:
+        """Tables as they stay until the transaction ends; 40001 if its snapshot has others."""
+        await call(backend, HIDE_PARAMETERS)
+        return await call(backend, self._guard.lock_tables(relids))
 
     def _lake_table(self, row: Row, changed: dict[int, _Altered]) -> LakeTable:
         relid, location, version, sole_writer = row

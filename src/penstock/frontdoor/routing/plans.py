@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.errors import FeatureNotSupportedError, PenstockError
+from penstock.errors import FeatureNotSupportedError, InvisibleError, PenstockError
 from penstock.frontdoor.actions import Backend, Row
 from penstock.frontdoor.writing.scans import Scan, read_scans
 from penstock.names import quote_pg_qualified
@@ -165,7 +165,7 @@ async def named_relations(backend: Backend, texts: Sequence[str]) -> list[PlanRe
     found = []
     for row in await backend.query(_BY_TEXT, [json.dumps(list(texts))]):
         if row[0] is None:
-            raise _invisible("a relation")
+            raise InvisibleError("a relation")
         found.append(_relation(row))
     return found
 
@@ -198,18 +198,8 @@ async def _relations(
         found |= {(each.schema, each.name): each for each in map(_relation, rows)}
     missing = [name for name in names if name not in found]
     if missing:
-        raise _invisible(f"relation {quote_pg_qualified(*missing[0])}")
+        raise InvisibleError(f"relation {quote_pg_qualified(*missing[0])}")
     return found
-
-
-def _invisible(what: str) -> PenstockError:
-    """PostgreSQL finds a name in the newest catalogs, a query sees the transaction's snapshot."""
-    return PenstockError(
-        f"{what} is not visible in this transaction",
-        detail="It was created or renamed after the transaction's snapshot was taken.",
-        hint="Start a new transaction.",
-        sqlstate="40001",
-    )
 
 
 def _relation(row: Row) -> PlanRelation:

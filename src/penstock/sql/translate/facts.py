@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from penstock.change.relation import LakeColumn
-from penstock.errors import PenstockError
+from penstock.errors import InvisibleError
+from penstock.names import quote_pg_qualified
 from penstock.sql.nodes import Node, walk
 from penstock.sql.translate.registry import Function
 
@@ -71,7 +72,9 @@ class RelationFacts:
         for column in self.columns:
             if column.attnum == attnum:
                 return column
-        raise PenstockError(f'relation "{self.name}" has no column number {attnum}')
+        raise InvisibleError(
+            f"column {attnum} of relation {quote_pg_qualified(self.schema, self.name)}"
+        )
 
 
 class Operator(NamedTuple):
@@ -91,6 +94,12 @@ class Facts:
     values: dict[str, Any] = field(default_factory=dict)
     labels: dict[tuple[int, int], str] = field(default_factory=dict)
     """Of enums, by type and by the OID that a constant of it is."""
+
+    def relation(self, relid: int) -> RelationFacts:
+        """The relation with this OID; InvisibleError for one that is too new."""
+        if relid not in self.relations:
+            raise InvisibleError("a relation")
+        return self.relations[relid]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from penstock.change import types
 from penstock.sql.translate import numeric
 from penstock.sql.translate.casts import cast
 from penstock.sql.translate.quotient import divide
+from penstock.sql.translate.quotient_texts import divide_texts
 from penstock.sql.translate.registry import FUNCTIONS, Call, Handler, register, template
 from penstock.sql.translate.values import (
     Expr,
@@ -240,6 +241,8 @@ def _numeric_mul(call: Call) -> Expr:
 
 @register("numeric_div")
 def _numeric_div(call: Call) -> Expr:
+    if call.session.exact:  # a scale above Spark's may come of two small constants
+        return divide_texts(*call.args)
     return divide(*call.args)
 
 

@@ -172,6 +172,8 @@ class _Translator:
             if expr.constant and node.items("groupingSets"):
                 raise refusal("a constant in grouping sets")
         sets = grouping_sets(node)
+        if sets and len(set(keys.values())) < len(keys):
+            raise refusal("one expression as two columns in grouping sets")
         if sets:
             written = ", ".join(f"({', '.join(keys[ref] for ref in each)})" for each in sets)
             return f" GROUP BY GROUPING SETS ({written})", list(keys.values())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.change import types
+from penstock.errors import InvisibleError
 from penstock.names import quote_spark
 from penstock.sql.nodes import Node, walk
 from penstock.sql.translate import numeric
@@ -84,7 +85,7 @@ class Sources:
     # Relations
 
     def _relation(self, entry: Node, alias: str, scope: Scope) -> tuple[str, Callable[[int], Expr]]:
-        relation = self._facts.relations[entry["relid"]]
+        relation = self._facts.relation(entry["relid"])
         if entry["tablesample"] is not None:
             raise refusal("TABLESAMPLE")
         if relation.kind == "v":
@@ -179,7 +180,12 @@ class Sources:
 
 
 def _columns(alias: str, outputs: Sequence[Output]) -> Callable[[int], Expr]:
-    return lambda attno: outputs[attno - 1].expr(alias, attno)
+    def find(attno: int) -> Expr:
+        if attno > len(outputs):
+            raise InvisibleError(f"column {attno} of a view")
+        return outputs[attno - 1].expr(alias, attno)
+
+    return find
 
 
 def _table_columns(
