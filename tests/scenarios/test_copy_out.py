@@ -58,6 +58,12 @@ COPY (SELECT id AS "X", id, "A b" AS "true" FROM t) TO STDOUT (FORMAT csv, HEADE
 COPY (SELECT id, n * 2 AS n FROM t WHERE id > 1 ORDER BY id DESC) TO STDOUT;
 COPY (SELECT count(*), 1 / count(*) FROM t WHERE id IS NOT NULL) TO STDOUT;
 COPY (SELECT id FROM t WHERE id > 100) TO STDOUT (FORMAT csv, HEADER);
+CREATE TABLE numerics (id int PRIMARY KEY, n numeric, several numeric[]);
+INSERT INTO numerics VALUES (1, 1.5, '{1.5,NULL,0}'), (2, 100, '{}'), (3, -0.05, NULL),
+    (4, NULL, '{-7}');
+COPY numerics TO STDOUT;
+COPY numerics (several, n) TO STDOUT (FORMAT csv, FORCE_QUOTE *);
+COPY (SELECT n, id FROM numerics WHERE n > 1) TO STDOUT;
 CREATE TABLE nothing ();
 COPY nothing TO STDOUT;
 COPY t (id) TO STDOUT \; SELECT 1 \; COPY t (n) TO STDOUT (NULL 'null');

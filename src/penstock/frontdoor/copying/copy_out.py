@@ -257,7 +257,7 @@ class _Stream:
 
     def _encode(self, batch: pa.RecordBatch, asked: dict[int, pa.Array], first: bool) -> bytes:
         fields = [
-            self._field(place, batch.column(place), asked)
+            self._field(place, self._source.shown(place, batch.column(place)), asked)
             for place in range(len(self._source.type_oids))
         ]
         return copy_rows(fields, batch.num_rows, self._form, first=first)

@@ -34,6 +34,7 @@ from penstock.frontdoor.reading.query import SparkQueries
 from penstock.lake.table_rows import file_rows, table_rows
 from penstock.sql.arrow_filter import Decide, arrow_filter
 from penstock.sql.nodes import Node, walk
+from penstock.wire.rows_text import shown_numerics
 
 _RELATION = """
 SELECT c.relkind::pg_catalog.text,
@@ -75,13 +76,23 @@ class _Relation:
 
 @dataclass
 class CopySource:
-    """Rows to be copied: names and types of the columns, the rows, what is removed afterwards."""
+    """Rows to be copied: names and types of the columns, the rows, what is removed afterwards.
+
+    ``typmods`` are those of stored columns; None when Spark gives each numeric as it is shown.
+    """
 
     names: tuple[str, ...]
     type_oids: tuple[int, ...]
     settings: dict[str, str]
     rows: Iterator[pa.RecordBatch] = field(repr=False)
+    typmods: tuple[int, ...] | None = None
     folder: Path | None = None
+
+    def shown(self, place: int, column: pa.Array) -> pa.Array:
+        """The values of a column as queries show them."""
+        if self.typmods is None:
+            return column
+        return shown_numerics(column, self.type_oids[place], self.typmods[place])
 
     async def close(self) -> None:
         """Remove what Spark has written."""
@@ -162,14 +173,13 @@ class CopySources:
             tuple(each.type_oid for each in columns),
             settings,
             chain.from_iterable(rows),
+            tuple(each.typmod for each in columns),
         )
 
     async def _spark(self, backend: Backend, tree: Node) -> CopySource:
         prepared = await self._queries.prepare(backend, tree)
         names = tuple(_name(entry) for entry in _visible(tree))
-        source = CopySource(
-            names, prepared.translation.type_oids, prepared.settings, iter(()), self._scratch
-        )
+        source = CopySource(names, prepared.translation.type_oids, prepared.settings, iter(()))
         source.folder = self._scratch / f"copy-{uuid.uuid4()}"
         job = f"penstock client copy {next(_jobs)}"
         running = asyncio.ensure_future(self._queries.unload(prepared, job, source.folder))
