@@ -8,10 +8,14 @@ two differ, the transaction ends with 40001.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
 from tests.support.node import Node
+from tests.support.psql import PsqlError
+from tests.support.waits import wait_until
 
 BROKEN = {
     "index": ("INSERT INTO sn.a VALUES (3, 1)", "CREATE UNIQUE INDEX ON sn.a (v)"),
@@ -25,6 +29,17 @@ BROKEN = {
     ),
 }
 """What another session does, and the definition that its rows do not keep."""
+
+REFUSED = {
+    "domain": ("INSERT INTO sn.d VALUES (5, NULL)", "ALTER DOMAIN sn.small ADD CHECK (value < 3)"),
+    "null": ("INSERT INTO sn.d VALUES (NULL, NULL)", "ALTER DOMAIN sn.small SET NOT NULL"),
+    "enum": ("INSERT INTO sn.d VALUES (1, 'x')", "ALTER TYPE sn.e RENAME VALUE 'x' TO 'y'"),
+    "partition": (
+        "INSERT INTO sn.p VALUES (2)",
+        "CREATE TABLE sn.p2 PARTITION OF sn.p FOR VALUES IN (2)",
+    ),
+}
+"""The same for definitions that are refused once there are rows."""
 
 NEWER = {
     "view": ("CREATE VIEW sn.vv AS SELECT * FROM sn.a", "SELECT * FROM sn.vv"),
@@ -44,7 +59,11 @@ def tables(node: Node) -> Node:
         "SET client_min_messages = error; DROP SCHEMA IF EXISTS sn CASCADE; CREATE SCHEMA sn;"
         "CREATE TABLE sn.a (id int PRIMARY KEY, v int); CREATE TABLE sn.b (id int PRIMARY KEY);"
         "INSERT INTO sn.a VALUES (1, 1), (2, 2); INSERT INTO sn.b VALUES (1), (2);"
-        "CREATE VIEW sn.v0 AS SELECT id FROM sn.a"
+        "CREATE VIEW sn.v0 AS SELECT id FROM sn.a;"
+        "CREATE DOMAIN sn.small AS int; CREATE TYPE sn.e AS ENUM ('x');"
+        "CREATE TABLE sn.d (id sn.small, e sn.e);"
+        "CREATE TABLE sn.p (id int) PARTITION BY LIST (id);"
+        "CREATE TABLE sn.p0 PARTITION OF sn.p DEFAULT"
     )
     return node
 
@@ -62,6 +81,30 @@ def test_a_definition_is_not_made_over_rows_that_break_it(tables: Node, name: st
         conn.execute("ROLLBACK")
         with pytest.raises(psycopg.errors.IntegrityError):
             conn.execute(ours.encode())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_table_that_was_empty_is_not_taken_for_empty(tables: Node, name: str) -> None:
+    """40001 for rows since the snapshot; who is just writing the first ones is waited for."""
+    theirs, ours = REFUSED[name]
+    with tables.connect() as conn, tables.connect() as other:
+        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        conn.execute("SELECT 1")
+        other.execute("BEGIN")
+        other.execute(theirs.encode())
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(tables.psql, ours)
+            wait_until(lambda: _is_locked_out(tables), 30, "the definition to wait")
+            other.execute("COMMIT")
+            with pytest.raises(PsqlError, match="not supported"):
+                waiting.result()
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            conn.execute(ours.encode())
+
+
+def _is_locked_out(node: Node) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    return node.psql(waiting) == "1"
 
 
 @pytest.mark.parametrize("name", NEWER)

@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from penstock.change.relation import LakeTable
 from penstock.change.schema import TRUNCATE_OPTIONS
 from penstock.change.types import arrow_type
+from penstock.errors import FeatureNotSupportedError
 from penstock.failpoints import Failpoint, reach
 from penstock.lake.durable import sync_path, sync_versions
 from penstock.lake.files import WrittenFile
@@ -80,7 +81,12 @@ def create(session: GetSession, table: LakeTable, metadata: str) -> int:
     """Create the empty Delta table of a lake table in its folder; its version is returned.
 
     ``metadata`` is the commit's userMetadata.  The folder must hold no Delta table.
+    FeatureNotSupportedError for a table without columns, of which Delta Lake has none.
     """
+    if not table.columns:
+        raise FeatureNotSupportedError(
+            f'cannot hold rows of table "{table.schema}.{table.name}" without columns'
+        )
     folder = Path(table.location)
     folder.mkdir(parents=True, exist_ok=True)
     if any(NEEDS_MAPPING.intersection(column.name) for column in table.columns):
