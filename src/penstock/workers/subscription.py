@@ -15,7 +15,8 @@ An attempt connects, checks the start-up contract, starts the receiver, and then
 What is durable is durable in the control database (states, position) or in staging; an attempt
 keeps nothing that the next one does not find again.  An error ends the attempt: it is logged and
 recorded (failures.py), and after a pause a new attempt begins, unless it disabled the subscription.
-Only a table that cannot be copied is no reason to end it (table_syncs.py).
+Only a table that cannot be copied is no reason to end it (table_syncs.py), and a change that cannot
+be applied is no reason to end a copy: that goes on while attempts fail.
 
 When a change of a batch cannot be applied, the transactions before its own are, as PostgreSQL would
 have; the next attempt tries that transaction alone, not together with all that waits behind it.
@@ -86,6 +87,7 @@ class SubscriptionWorker:
         self._context = context
         self._stopping = threading.Event()
         self._attempt: Attempt | None = None
+        self._syncs = TableSyncs(context, subscription, self._wake)
         self._suspect_lsn = 0
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.oid}", daemon=True
@@ -103,9 +105,7 @@ class SubscriptionWorker:
     def request_stop(self) -> None:
         """Ask it to end after the batch that it is at."""
         self._stopping.set()
-        attempt = self._attempt
-        if attempt is not None:
-            attempt.wake()
+        self._wake()
 
     def join(self, timeout: float | None) -> None:
         """Wait until it has ended and holds neither slot nor origin."""
@@ -116,18 +116,30 @@ class SubscriptionWorker:
         attempt = self._attempt
         return [] if attempt is None else attempt.reports()
 
+    def _wake(self) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.wake()
+
     def _run(self) -> None:
         backoff = Backoff(self._context.settings.wal_retrieve_retry_interval)
         while not self._stopping.is_set():
             try:
                 self._attempt = Attempt(
-                    self._context, self.subscription, self._stopping, self._suspect_lsn
+                    self._context,
+                    self.subscription,
+                    self._stopping,
+                    self._syncs,
+                    self._suspect_lsn,
                 )
                 self._attempt.run(backoff)
             except Exception as error:  # noqa: BLE001  # logged, recorded, shown in status
+                if not isinstance(error, (FailedChangeError, *CHANGE_ERRORS)):
+                    self._syncs.stop()
                 self._failed(error, backoff)
             finally:
                 self._attempt = None
+        self._syncs.stop()
         log.info('the apply worker of subscription "%s" has stopped', self.subscription.name)
 
     def _failed(self, error: Exception, backoff: Backoff) -> None:
@@ -148,8 +160,8 @@ class SubscriptionWorker:
 class Attempt:
     """One connection to the publisher, and what is done while it holds.
 
-    ``stage`` is what it is at.  ``suspect_lsn`` is the commit LSN of the transaction that the last
-    attempt could not apply, or 0.
+    ``stage`` is what it is at.  ``syncs`` may have a run that an earlier attempt has begun.
+    ``suspect_lsn`` is the commit LSN of the transaction that the last one could not apply, or 0.
     """
 
     def __init__(
@@ -157,6 +169,7 @@ class Attempt:
         context: WorkerContext,
         subscription: Subscription,
         stopping: threading.Event,
+        syncs: TableSyncs,
         suspect_lsn: int,
     ) -> None:
         self.stage = Stage.CONNECT
@@ -169,7 +182,7 @@ class Attempt:
         self._receiver = Receiver(
             _stream_options(context, subscription), self._staging, lambda: self._applied
         )
-        self._syncs = TableSyncs(context, subscription, self.wake)
+        self._syncs = syncs
         self._failed_before = True
         self._passing = False
         self._pid = threading.get_native_id()
@@ -210,7 +223,6 @@ class Attempt:
                         self._staging.wait(self._applied, pause)
             finally:
                 self._receiver.stop()
-                self._syncs.stop()
 
     def wake(self) -> None:
         """Look at once at the tables' states, and at whether to stop."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table syncs of one attempt of a subscription: one at a time, and what fails alone.
+"""The table syncs of a subscription: one at a time, and what fails alone.
 
 In:   the states of the subscription's tables, again and again.
 Out:  runs of the copy (workers/table_sync.py), and the errors that ended them.
@@ -88,9 +88,10 @@ class TableSyncs:
             self._run.start()
 
     def stop(self) -> None:
-        """Cancel what runs; tables that are not in stay in state d."""
+        """Cancel what runs, if it does; tables that are not in stay in state d."""
         if self._run is not None:
             self._run.stop()
+            self._run = None
 
     def reports(self) -> list[WorkerReport]:
         """A row for each table that is copied now."""
