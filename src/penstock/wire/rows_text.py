@@ -28,6 +28,8 @@ UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "
 """Zones whose offset is always zero."""
 
 _POSIX_OFFSET = re.compile(r"([+-])(\d{1,2})(?::(\d{2}))?")
+"""A zone without a name, as PostgreSQL and Arrow both take it."""
+
 _LAST_TRANSITIONS = 2_145_916_800_000_000
 """2038-01-01: tzdata lists transitions up to there, later ones follow its rule for the zone."""
 
@@ -188,7 +190,7 @@ def zone_offsets(micros: Any, timezone: str) -> Any:
     if west is not None:
         sign, hours, minutes = west.groups()
         seconds = 3600 * int(hours) + 60 * int(minutes or 0)
-        return np.full(len(micros), -seconds if sign != "-" else seconds, np.int64)
+        return np.full(len(micros), -seconds if sign == "+" else seconds, np.int64)
     try:
         local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", timezone)))
     except pa.ArrowInvalid as error:

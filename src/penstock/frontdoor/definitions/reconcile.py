@@ -170,8 +170,8 @@ class Reconciler:
             return
         added = read_locked(json.loads(found[0][0]), self._lake_root)
         await self._locked(backend, (each.table.relid for each in added.targets))
-        ((now,),) = await backend.query(_REFERENCES)
-        added = read_locked(json.loads(now or ""), self._lake_root)
+        ((now,),) = await backend.query(_REFERENCES)  # with the versions that stay
+        added = read_locked(json.loads(now or "{}"), self._lake_root)
         tables = {each.table.relid: each for each in added.targets}
         kept = self._kept.setdefault(backend, set())
         for key in added.references:

@@ -241,7 +241,7 @@ def _numeric_mul(call: Call) -> Expr:
 
 @register("numeric_div")
 def _numeric_div(call: Call) -> Expr:
-    if call.session.exact:  # a scale above Spark's may come of two small constants
+    if call.session.exact:  # refused there: row filters divide no numerics (docs/filters.md)
         return divide_texts(*call.args)
     return divide(*call.args)
 
