@@ -283,6 +283,33 @@ def test_a_publication_dropped_while_streaming(stream: Stream) -> None:
     assert Replay().apply(log.segments(position)).rows("logs") == [{"id": 3}]
 
 
+@VERSIONS
+def test_what_was_left_out_is_not_confirmed(stream: Stream) -> None:
+    """18 warns that it leaves changes out, and goes on past them: read in one go, it is a gap."""
+    log = StagingLog(stream.folder)
+    reading = threading.Event()
+    reading.set()
+
+    def applied() -> int:
+        assert reading.wait(60)
+        return log.end_lsn
+
+    with stream.receiver(log, applied) as receiver:
+        stream.database.psql("INSERT INTO logs VALUES (1)")
+        stream.await_staged(log, receiver)
+        reading.clear()
+        receiver.wake()
+        stream.database.psql("DROP PUBLICATION p; INSERT INTO logs VALUES (2)")
+        position = stream.wal_position()
+        stream.await_sent(position)
+        reading.set()
+        wait_until(lambda: receiver.state is ReceiverState.FAILED, 20, "the stream to stop")
+        with pytest.raises(PublicationError, match='"p"'):
+            receiver.check()
+    assert log.end_lsn < position
+    assert stream.slot("(confirmed_flush_lsn - '0/0')::bigint") < position
+
+
 def test_a_value_that_the_lake_cannot_hold(stream: Stream) -> None:
     """The stream stops before the transaction; nothing of it is confirmed."""
     log = StagingLog(stream.folder)

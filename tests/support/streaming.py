@@ -146,6 +146,16 @@ class Stream:
         wait_until(staged, timeout, "the changes to be staged")
         return position
 
+    def await_sent(self, position: int) -> None:
+        """Wait until the walsender has read everything before that, and has nothing left to say.
+
+        An error of the walsender, which ends it, is such an end, too.
+        """
+        query = f"""SELECT NOT active OR EXISTS (SELECT FROM pg_stat_replication r
+            JOIN pg_stat_activity a USING (pid) WHERE pid = active_pid
+            AND sent_lsn - '0/0' >= {position} AND lower(wait_event) = 'walsenderwaitforwal')"""
+        wait_until(lambda: self.slot(f"({query})"), 30, "the publisher to have sent everything")
+
     def await_kept(self, log: StagingLog, errors: list[PenstockError], timeout: float = 30) -> None:
         """The same for ``kept``: wait until everything written so far is durable in staging."""
         position = self.wal_position()

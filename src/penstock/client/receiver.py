@@ -327,7 +327,10 @@ class Receiver:
         if ends:
             self._received_at = time.monotonic()
             self._asked = False
-            self._take(unframe(frames, ends))
+            # The warning among these frames is about changes that the publisher left out: the
+            # keepalive behind it has a position past them, which must not be recorded.
+            if self._error is None:
+                self._take(unframe(frames, ends))
         if size < 0:
             raise stream_error(self._connection)
         return len(ends)
