@@ -127,6 +127,21 @@ ALTER TABLE num ENABLE TRIGGER ALL;
 INSERT INTO num VALUES (5, 6);
 SELECT * FROM tree ORDER BY id;
 SELECT * FROM p ORDER BY a, b;
+CREATE TABLE bare (n numeric, t text, PRIMARY KEY (n, t));
+CREATE TABLE on_bare (n numeric, t text, m int NOT NULL DEFAULT 1,
+    FOREIGN KEY (n, t) REFERENCES bare ON UPDATE CASCADE);
+INSERT INTO bare VALUES (1.5, '1.0'), (-20, '2'), (0, '0.0'), (0.000001, 'q');
+INSERT INTO bare SELECT n, t FROM bare WHERE t = '1.0';
+INSERT INTO bare VALUES (-20, '2');
+INSERT INTO on_bare VALUES (0, '0.0'), (-20, '2'), (7.25, 'x');
+INSERT INTO on_bare VALUES (0, '0.0'), (-20, '2');
+UPDATE bare SET n = -20, t = '2' WHERE t = 'q';
+UPDATE on_bare SET n = n + 0.5;
+UPDATE on_bare SET m = NULL WHERE n < 0;
+DELETE FROM bare WHERE n < 0;
+DELETE FROM bare WHERE n = 0;
+UPDATE bare SET n = n + 0.5;
+TABLE on_bare ORDER BY n;
 """
 
 PARTS = r"""

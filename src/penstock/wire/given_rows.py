@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows as one parameter of a statement: an array of texts for each column, as texts.
 
-    rows_literal(columns)     the parameter
+    rows_literal(values)      the parameter
     given_rows(3)             what stands in FROM for it, ``ROWS FROM (...) AS u (x1, x2, x3)``
 
 So a statement gets any number of rows in one message, made by Arrow and compiled code, and its text
@@ -14,14 +14,22 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from penstock.change.relation import LakeColumn
 from penstock.wire.array_literal import array_literal
-from penstock.wire.rows_text import text_column
+from penstock.wire.rows_text import shown_numerics, text_column
 
 
-def rows_literal(columns: Iterable[pa.ChunkedArray]) -> str:
-    """The columns' values in their types' text form."""
-    literals = [array_literal(text_column(_one_array(each))) for each in columns]
-    return array_literal(pa.array(literals, pa.large_string()))
+def rows_literal(values: Iterable[pa.ChunkedArray]) -> str:
+    """The values of each column in their types' text form."""
+    return _literal(_one_array(each) for each in values)
+
+
+def lake_rows_literal(columns: Iterable[LakeColumn], values: Iterable[pa.ChunkedArray]) -> str:
+    """The same for values of lake columns, which expressions and errors then show as queries do."""
+    return _literal(
+        shown_numerics(_one_array(each), column.type_oid, column.typmod)
+        for column, each in zip(columns, values, strict=True)
+    )
 
 
 def given_rows(columns: int, place: bool = False) -> str:
@@ -35,6 +43,11 @@ def given_rows(columns: int, place: bool = False) -> str:
     )
     names = ", ".join([*(f"x{n}" for n in places), *(["place"] if place else [])])
     return f"ROWS FROM ({arrays}){' WITH ORDINALITY' if place else ''} AS u ({names})"
+
+
+def _literal(arrays: Iterable[pa.Array]) -> str:
+    literals = [array_literal(text_column(each)) for each in arrays]
+    return array_literal(pa.array(literals, pa.large_string()))
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -45,7 +45,7 @@ from penstock.pgoutput import binary_columns
 from penstock.pgoutput.columns import Cells
 from penstock.pgoutput.forms import BUILT_IN
 from penstock.sql.nodes import walk
-from penstock.wire.given_rows import given_rows, rows_literal
+from penstock.wire.given_rows import given_rows, lake_rows_literal
 from penstock.workers.sequences import Restarted
 
 CHUNK_ROWS = 32 * 1024
@@ -176,14 +176,16 @@ class RowValues:
         ``columns`` are those that the expressions refer to, each with its type as SQL; ``rows``
         has them.  ComputedValueError with PostgreSQL's error.
         """
-        rows = rows.select([column.name for column, _ in columns])
+        referred = [column for column, _ in columns]
+        rows = rows.select([column.name for column in referred])
         pieces, begin = [], 0
         step = CHUNK_ROWS if rows.nbytes == 0 else CHUNK_BYTES * rows.num_rows // rows.nbytes
         for count in _counts(rows.num_rows, max(1, min(step, CHUNK_ROWS))):
             chunk = rows.slice(begin, count)
             begin += count
             statement = _statement(expressions, _source(relid, columns, count))
-            pieces.append(self._run(statement, rows_literal(chunk.columns), expressions, role))
+            given = lake_rows_literal(referred, chunk.columns)
+            pieces.append(self._run(statement, given, expressions, role))
         return _together(pieces, expressions)
 
     def _run(

@@ -28,7 +28,6 @@ from penstock.frontdoor.session_commit import call
 from penstock.frontdoor.writing.foreign_keys import ForeignKeys, Made
 from penstock.frontdoor.writing.violations import (
     missing_violation,
-    referred_violation,
     unique_violation,
 )
 from penstock.lake.references import ForeignKey, Missing, missing_keys, still_violating
@@ -149,7 +148,7 @@ async def _keep(foreign: ForeignKeys, guard: Guard, violated: Violated) -> None:
         foreign.backend.deferred = True
         first, packed = keys.slice(0, 1), _packed(keys)
         if violated.by_parent:
-            error = await referred_violation(foreign.backend, key, first, restricts=False)
+            error = await foreign.violation(key, first, restricts=False)
         else:
             mixed = any(column.null_count for column in first.columns)
             child = foreign.tables[key.child.relid]

@@ -163,9 +163,17 @@ class ForeignKeys:
 
     async def referred_error(self, referred: Referred) -> PenstockError:
         """PostgreSQL's error for it."""
-        return await referred_violation(
-            self.backend, referred.key, referred.lost, referred.restricts
-        )
+        return await self.violation(referred.key, referred.lost, referred.restricts)
+
+    async def violation(self, key: ForeignKey, lost: pa.Table, restricts: bool) -> ServerError:
+        """PostgreSQL's error for a key that is gone, in the only row of ``lost``."""
+        columns = self.columns(key.parent)
+        return await referred_violation(self.backend, key, columns, lost, restricts)
+
+    def columns(self, side: Relation) -> list[LakeColumn]:
+        """The columns of a side, if a table of it is known."""
+        known = [self.tables[relid] for relid in side.leaves if relid in self.tables]
+        return known[0].columns(side.columns) if known else []
 
     def states(self, relids: Iterable[int], made: Made) -> list[State]:
         """The tables, and what is done to them."""
@@ -210,14 +218,9 @@ class ForeignKeys:
                 continue
             if key.deferrable and key.partitioned:
                 raise not_yet(key, "DEFERRABLE and partitions")
-            sides = (self._columns(key.child), self._columns(key.parent))
+            sides = (self.columns(key.child), self.columns(key.parent))
             if not key.kept or not all(comparable(*pair) for pair in zip(*sides, strict=False)):
                 raise not_yet(key, "columns whose equality is not that of their text")
-
-    def _columns(self, side: Relation) -> list[LakeColumn]:
-        """The columns of a side, if a table of it is known."""
-        known = [self.tables[relid] for relid in side.leaves if relid in self.tables]
-        return known[0].columns(side.columns) if known else []
 
 
 def not_yet(key: ForeignKey, what: str) -> FeatureNotSupportedError:

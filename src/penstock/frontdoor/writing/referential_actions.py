@@ -37,7 +37,7 @@ from penstock.lake.references import (
 )
 from penstock.lake.writes import Change
 from penstock.names import quote_pg, quote_pg_qualified
-from penstock.wire.given_rows import given_rows, rows_literal
+from penstock.wire.given_rows import given_rows, lake_rows_literal
 from penstock.wire.responses import ServerError
 
 ReadChange = Callable[[Target], Awaitable[Change]]
@@ -136,8 +136,9 @@ class ReferentialActions:
         if action == "d" and key.owned_default:
             raise not_yet(key, "a column whose default depends on who computes it")
         statement = _statement(key, action, deleted, children[0])
-        old, new = lost.keys.columns, lost.after.columns
-        run = self._guard.load_rows(statement, rows_literal((*old, *new)))
+        keys = (*lost.keys.columns, *lost.after.columns)
+        given = lake_rows_literal(self._foreign.columns(key.parent) * 2, keys)
+        run = self._guard.load_rows(statement, given)
         try:
             await self._foreign.backend.binary_rows(run.sql, run.parameters)
         except ServerError as error:

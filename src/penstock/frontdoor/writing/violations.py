@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.change.relation import LakeColumn
 from penstock.frontdoor.actions import Backend
 from penstock.frontdoor.writing.write_targets import Target
-from penstock.lake.references import ForeignKey, Missing, Relation
+from penstock.lake.references import ForeignKey, Missing
 from penstock.lake.writes import DuplicateKeyError
 from penstock.wire.responses import ServerError
-from penstock.wire.rows_text import text_column
+from penstock.wire.rows_text import shown_numerics, text_column
 
 RESTRICT_IS_ITS_OWN = 180000
 """The version from which on RESTRICT has another SQLSTATE and message than NO ACTION."""
@@ -36,7 +37,8 @@ async def unique_violation(
     fields = _error("23505", f'duplicate key value violates unique constraint "{found.index.name}"')
     may_read, columns = await _may_read(backend, table.relid, names)
     if may_read:
-        fields["D"] = f"Key ({columns})=({_shown(backend, found.key)}) already exists."
+        shown = _shown(backend, target.columns(names), found.key)
+        fields["D"] = f"Key ({columns})=({shown}) already exists."
     return ServerError(fields | {"s": table.schema, "t": table.name, "n": found.index.name})
 
 
@@ -52,15 +54,23 @@ async def missing_violation(
     if found.mixed:
         fields["D"] = "MATCH FULL does not allow mixing of null and nonnull key values."
     else:
-        shown = await _key(backend, table.relid, key.child, found.key)
+        columns = child.columns(key.child.columns)
+        shown = await _key(backend, table.relid, columns, found.key)
         fields["D"] = f'Key {shown}is not present in table "{key.parent.name}".'
     return ServerError(fields | {"s": table.schema, "t": table.name, "n": key.name})
 
 
 async def referred_violation(
-    backend: Backend, key: ForeignKey, lost: pa.Table, restricts: bool
+    backend: Backend,
+    key: ForeignKey,
+    columns: Sequence[LakeColumn],
+    lost: pa.Table,
+    restricts: bool,
 ) -> ServerError:
-    """ri_ReportViolation(): rows refer to a key that is gone, or that RESTRICT keeps."""
+    """ri_ReportViolation(): rows refer to a key that is gone, or that RESTRICT keeps.
+
+    ``columns`` are those of the key.
+    """
     child, parent = key.child, key.parent
     own = False
     if restricts:
@@ -72,7 +82,7 @@ async def referred_violation(
         f'update or delete on table "{parent.name}" {violates} foreign key constraint'
         f' "{key.name}" on table "{child.name}"',
     )
-    shown = await _key(backend, parent.relid, parent, lost)
+    shown = await _key(backend, parent.relid, columns, lost)
     still = "" if own else "still "
     fields["D"] = f'Key {shown}is {still}referenced from table "{child.name}".'
     return ServerError(fields | {"s": child.schema, "t": child.name, "n": key.name})
@@ -82,12 +92,13 @@ def _error(state: str, message: str) -> dict[str, str]:
     return {"S": "ERROR", "V": "ERROR", "C": state, "M": message}
 
 
-async def _key(backend: Backend, relid: int, side: Relation, key: pa.Table) -> str:
+async def _key(backend: Backend, relid: int, columns: Sequence[LakeColumn], key: pa.Table) -> str:
     """``(a, b)=(1, x) ``; nothing for who may not read it."""
-    may_read, _ = await _may_read(backend, relid, side.columns)
+    names = [column.name for column in columns]
+    may_read, _ = await _may_read(backend, relid, names)
     if not may_read:
         return ""
-    return f"({', '.join(side.columns)})=({_shown(backend, key)}) "
+    return f"({', '.join(names)})=({_shown(backend, columns, key)}) "
 
 
 async def _may_read(backend: Backend, relid: int, names: Sequence[str]) -> tuple[bool, str]:
@@ -95,9 +106,11 @@ async def _may_read(backend: Backend, relid: int, names: Sequence[str]) -> tuple
     return may_read == "t", columns or ""
 
 
-def _shown(backend: Backend, key: pa.Table) -> str:
+def _shown(backend: Backend, columns: Sequence[LakeColumn], key: pa.Table) -> str:
     """The values of the only row."""
     zone = backend.parameters.get("TimeZone", "UTC")
-    texts = [text_column(column.combine_chunks(), zone) for column in key.columns]
-    values = [text.to_pylist()[0] for text in texts]
+    values = []
+    for column, array in zip(columns, key.columns, strict=True):
+        shown = shown_numerics(array.combine_chunks(), column.type_oid, column.typmod)
+        values.append(text_column(shown, zone)[0].as_py())
     return ", ".join("null" if value is None else value.decode() for value in values)

@@ -24,7 +24,7 @@ from penstock.lake.references import ForeignKey, Relation
 from penstock.lake.writes import UniqueIndex
 from penstock.names import quote_pg, quote_pg_qualified
 from penstock.pgoutput.data_rows import is_binary
-from penstock.wire.given_rows import given_rows, rows_literal
+from penstock.wire.given_rows import given_rows, lake_rows_literal
 
 CTID = LakeColumn(0, "ctid", types.INT8, -1, True)
 """A row's place in its relation: block * 65536 + number."""
@@ -118,8 +118,8 @@ class Target:
 
     def literals(self, rows: pa.Table) -> str:
         """What ``loading`` takes."""
-        names = [c.name for c in self.table.columns if c.name not in self.generated]
-        return rows_literal(rows.column(name) for name in names)
+        stored = [c for c in self.table.columns if c.name not in self.generated]
+        return lake_rows_literal(stored, rows.select([c.name for c in stored]).columns)
 
     def columns(self, names: Sequence[str]) -> list[LakeColumn]:
         """Some of its columns."""
