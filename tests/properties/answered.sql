@@ -77,6 +77,12 @@ SELECT DISTINCT city, ok FROM people ORDER BY city, ok
 SELECT DISTINCT salary FROM people ORDER BY salary DESC
 SELECT DISTINCT rate FROM people
 SELECT DISTINCT u FROM people ORDER BY u
+SELECT DISTINCT count(*) FROM sales GROUP BY kind
+SELECT DISTINCT count(*) AS n, qty > 2 FROM sales GROUP BY qty, person ORDER BY n DESC, 2
+SELECT DISTINCT rank() OVER (PARTITION BY kind ORDER BY qty) FROM sales
+SELECT count(*) FROM (SELECT DISTINCT sum(qty) FROM sales GROUP BY person) s
+SELECT DISTINCT ON (count(*)) count(*), max(qty) FROM sales GROUP BY person ORDER BY 1, 2, min(id)
+SELECT DISTINCT qty, count(*) FROM sales GROUP BY CUBE (qty, kind) ORDER BY 1, 2
 SELECT DISTINCT ON (city) city, id, name FROM people ORDER BY city, id DESC
 SELECT DISTINCT ON (kind) kind, id, amount FROM sales ORDER BY kind, amount DESC NULLS LAST, id LIMIT 3
 SELECT city, count(*), count(name), count(DISTINCT name), sum(salary), min(name), max(born) FROM people GROUP BY city
@@ -88,6 +94,33 @@ SELECT kind, qty, sum(amount) FROM sales GROUP BY ROLLUP (kind, qty) ORDER BY 1,
 SELECT kind, qty, count(*), grouping(kind), grouping(kind, qty) FROM sales GROUP BY CUBE (kind, qty) ORDER BY 1, 2, 4, 5
 SELECT kind, qty, count(*) FROM sales GROUP BY GROUPING SETS ((kind), (qty), ()) ORDER BY 1, 2, 3
 SELECT kind, qty, person % 2, sum(amount) FROM sales GROUP BY kind, ROLLUP (qty, person % 2)
+SELECT id, v, count(*), sum(n), grouping(id, v) FROM empty GROUP BY ROLLUP (id, v)
+SELECT kind, qty, sum(amount), count(*) FROM sales WHERE id < 0 GROUP BY CUBE (kind, qty)
+SELECT v, d, n, x, count(*), max(d) FROM empty GROUP BY GROUPING SETS ((v, d), (n, x), ())
+SELECT count(*), 'c' FROM empty GROUP BY ()
+SELECT 1 FROM empty GROUP BY GROUPING SETS ((), ())
+SELECT 1 FROM people WHERE id = 1 GROUP BY GROUPING SETS ((), ())
+SELECT DISTINCT count(*) FROM empty GROUP BY GROUPING SETS ((), (), (id))
+SELECT id, count(*) FROM empty GROUP BY GROUPING SETS ((id), (id, v))
+SELECT id, count(*) FROM empty GROUP BY ROLLUP (id) HAVING count(*) > 0
+SELECT id, count(*) FROM empty GROUP BY ROLLUP (id) HAVING grouping(id) = 1 AND id IS NULL
+SELECT id + 1, coalesce(id + 1, -1), upper(v), upper(v) || 'x' IS NULL, grouping(id + 1), grouping(upper(v)) FROM empty GROUP BY ROLLUP (id + 1, upper(v))
+SELECT id, id + 1, CASE WHEN grouping(id) = 1 THEN 'all' ELSE 'one' END FROM empty GROUP BY CUBE (id, id + 1)
+SELECT coalesce(d, 1.50), coalesce(n, 2.5), d + n, count(*) FROM empty GROUP BY CUBE (d, n)
+SELECT kind, count(*), sum(count(*)) OVER (), rank() OVER (ORDER BY kind NULLS FIRST) FROM sales WHERE qty > 1000 GROUP BY ROLLUP (kind)
+SELECT kind, count(*), sum(count(*)) OVER (), rank() OVER (ORDER BY kind NULLS FIRST) FROM sales GROUP BY ROLLUP (kind)
+SELECT e.v, count(s.id), (SELECT max(name) FROM people) FROM empty e JOIN sales s ON s.id = e.id GROUP BY ROLLUP (e.v) ORDER BY 1 LIMIT 3
+SELECT * FROM (SELECT id, count(*) FROM empty GROUP BY ROLLUP (id)) a, (SELECT kind, count(*) FROM sales GROUP BY ROLLUP (kind)) b ORDER BY 3
+SELECT id, sum(n) FROM empty GROUP BY ROLLUP (id) UNION ALL SELECT id, salary FROM people WHERE id < 3 ORDER BY 1
+SELECT count(*) FROM people WHERE EXISTS (SELECT id FROM empty GROUP BY ROLLUP (id)) AND 0 IN (SELECT count(*) FROM empty GROUP BY CUBE (id, v))
+WITH t AS (SELECT id, count(*) AS n FROM empty GROUP BY ROLLUP (id)) SELECT t.n, u.n FROM t JOIN t u ON t.id IS NOT DISTINCT FROM u.id
+SELECT id, count(*) FROM sales GROUP BY ROLLUP (id) HAVING grouping(id) = 1
+SELECT DISTINCT qty, count(*) FROM sales GROUP BY CUBE (qty, kind) HAVING grouping(qty) + grouping(kind) = 1 ORDER BY 1, 2
+SELECT kind, avg(amount) / 3, count(*) FROM sales GROUP BY ROLLUP (kind) HAVING grouping(kind) = 0 AND count(*) > 1
+SELECT count(*) FROM empty GROUP BY GROUPING SETS ((), ())
+SELECT count(*) FROM sales GROUP BY GROUPING SETS ((), ())
+SELECT DISTINCT count(*) FROM sales GROUP BY GROUPING SETS ((), ())
+SELECT count(*), grouping(v) FROM empty GROUP BY GROUPING SETS ((), ()), v
 SELECT p.id, p.name, count(s.id) FROM people p LEFT JOIN sales s ON s.person = p.id GROUP BY p.id ORDER BY p.id
 SELECT sum(amount) FILTER (WHERE kind = 'red'), count(*) FILTER (WHERE qty > 2), avg(amount) FILTER (WHERE kind IS NULL), bool_or(qty > 3) FILTER (WHERE id > 5) FROM sales
 SELECT bool_and(ok), bool_or(ok), every(ok IS NOT NULL), bit_and(id), bit_or(small) FROM people

@@ -31,7 +31,7 @@ from penstock.sql.translate.facts import SESSION_FUNCTIONS, SESSION_KEYWORDS, Fa
 from penstock.sql.translate.functions import Call, Function, find
 from penstock.sql.translate.operators import EQUALITY
 from penstock.sql.translate.rows import compare_rows, test_row
-from penstock.sql.translate.scope import Output, Scope, retarget, scalar
+from penstock.sql.translate.scope import Output, Scope, is_correlated, retarget, scalar
 from penstock.sql.translate.values import (
     ALLOWED_COLLATIONS,
     NOT_CONSTANT,
@@ -44,6 +44,7 @@ from penstock.sql.translate.values import (
     null,
     refusal,
     spark_type,
+    without_value,
 )
 from penstock.sql.translate.windows import Window, window_function
 
@@ -85,6 +86,10 @@ class Expressions:
     def __call__(self, node: Any, scope: Scope) -> Expr:
         """The expression of one node."""
         try:
+            if scope.totals:
+                key = self._translated(node, replace(scope, totals=frozenset()))
+                if key.sql in scope.totals:
+                    return without_value(key)
             expr = self._translated(node, scope)
             if self.session.exact:
                 check_result(expr)
@@ -157,6 +162,8 @@ class Expressions:
         if entry["rtekind"] == 9:
             return self(entry["groupexprs"][attno - 1], _with_aggregate(home, scope))
         expr = home.columns[index](attno)
+        if expr.sql in home.totals:  # of the query around this one
+            return without_value(expr)
         if expr.oid != node["vartype"]:
             raise refusal("a column whose type has changed")
         dependent = home is scope and scope.keys is not None and not scope.in_aggregate
@@ -457,9 +464,11 @@ class Expressions:
         return Window(partition, order, clause["frameOptions"], offsets[0], offsets[1])
 
     def _groupingfunc(self, node: Node, scope: Scope) -> Expr:
-        args = self.each(node.items("args"), scope)
         if not scope.query.items("groupingSets"):
             return literal(types.INT4, 0)
+        if scope.totals:
+            return Expr(f"CAST({2 ** len(node.items('args')) - 1} AS INT)", types.INT4)
+        args = self.each(node.items("args"), scope)
         bits = [
             f"shiftleft(CAST(grouping({arg.sql}) AS INT), {len(args) - 1 - i})"
             for i, arg in enumerate(args)
@@ -476,7 +485,7 @@ class Expressions:
         sql, outputs = self._subquery(node["subselect"], scope)
         if kind == _EXISTS:
             return Expr(f"EXISTS ({sql})", types.BOOL)
-        if self._hoist and not _correlated(node["subselect"], 0):
+        if self._hoist and not is_correlated(node["subselect"]):
             return self._variable(sql, outputs[0])
         return scalar(sql, outputs)
 
@@ -545,21 +554,6 @@ class Expressions:
             inner = self._tested(node["args"][0], outputs)
             return self._call(node["funcid"], [inner], node["funcresulttype"])
         raise refusal("this comparison with a subquery")
-
-
-def _correlated(value: Any, depth: int) -> bool:
-    """The query refers to one around it; ``depth`` counts the queries inside of it."""
-    if isinstance(value, list):
-        return any(_correlated(item, depth) for item in value)
-    if not isinstance(value, Node):
-        return False
-    levels = value.get("varlevelsup") or value.get("ctelevelsup") or value.get("agglevelsup") or 0
-    if value.tag in ("VAR", "RANGETBLENTRY", "AGGREF", "GROUPINGFUNC") and levels > depth:
-        return True
-    return any(
-        _correlated(field, depth + (isinstance(field, Node) and field.tag == "QUERY"))
-        for field in value.fields.values()
-    )
 
 
 def _negated(name: str) -> str:

@@ -23,7 +23,7 @@ function, type or construct that is not in the allow-lists of this package.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,8 @@ from penstock.sql.nodes import Node
 from penstock.sql.translate import numeric
 from penstock.sql.translate.expressions import Expressions, Variable
 from penstock.sql.translate.facts import Facts
-from penstock.sql.translate.grouping import grouping_sets
-from penstock.sql.translate.scope import Output, Scope, items_of, names_of
+from penstock.sql.translate.scope import Output, Scope, names_of
+from penstock.sql.translate.select import Select
 from penstock.sql.translate.setops import set_operation
 from penstock.sql.translate.sources import Sources
 from penstock.sql.translate.values import (
@@ -42,7 +42,6 @@ from penstock.sql.translate.values import (
     Session,
     SubqueryInLet,
     bare,
-    need_equality,
     refusal,
 )
 
@@ -97,6 +96,7 @@ class _Translator:
         self._session = session
         self._expressions = Expressions(session, facts, parameters, self.query, hoist)
         self._sources = Sources(facts, self._expressions, self.query)
+        self._select = Select(self._expressions, self._sources)
 
     @property
     def variables(self) -> list[Variable]:
@@ -114,12 +114,12 @@ class _Translator:
         """One query: its SQL and its columns; ``final`` when its rows go to the client."""
         _refuse_features(node)
         scope = Scope(node, parent)
-        texts: dict[int, str] = {}
+        texts: frozenset[int] = frozenset()
         if node["setOperations"] is not None:
             core, outputs = set_operation(node["setOperations"], scope, self._session, self.query)
         else:
             core, outputs, texts = self._select(node, scope)
-        visible = [not entry["resjunk"] for entry in node.items("targetList")]
+        visible = [not entry["resjunk"] for entry in node.items("targetList")][: len(outputs)]
         shown = [output for output, keep in zip(outputs, visible, strict=True) if keep]
         if final and not shown:
             raise refusal("a query without columns")
@@ -133,53 +133,6 @@ class _Translator:
         if plain and (not final or items == [f"q.{name}" for name in names_of(outputs)]):
             return core, shown
         return f"SELECT {', '.join(items)} FROM ({core}) AS q{order}{limit}", shown
-
-    def _select(self, node: Node, scope: Scope) -> tuple[str, list[Output], dict[int, str]]:
-        source = self._sources.clause(scope)
-        where = self._expressions.condition(node["jointree"]["quals"], scope)
-        group, keys = self._group(node, scope)
-        if node.items("constraintDeps") and not node.items("groupingSets"):
-            scope.keys = frozenset(keys)
-        having = self._expressions.condition(node["havingQual"], scope)
-        exprs = [self._expressions(entry["expr"], scope) for entry in node.items("targetList")]
-        items, outputs = items_of(exprs)
-        texts = {}
-        for number, expr in enumerate(exprs, 1):
-            if expr.text is not None:
-                texts[number] = f"o{number}t"
-                items.append(f"{expr.text} AS o{number}t")
-        distinct = ""
-        if node.items("distinctClause") and not node["hasDistinctOn"]:
-            distinct = "DISTINCT "
-            operators = {
-                each["tleSortGroupRef"]: each["eqop"] for each in node.items("distinctClause")
-            }
-            for entry, expr in zip(node["targetList"], exprs, strict=True):
-                need_equality(expr, "DISTINCT", operators.get(entry["ressortgroupref"], 0))
-        sql = f"SELECT {distinct}{', '.join(items) or '1'}{source}"
-        sql += f" WHERE {where}" if where else ""
-        sql += group
-        sql += f" HAVING {having}" if having else ""
-        return sql, outputs, texts
-
-    def _group(self, node: Node, scope: Scope) -> tuple[str, list[str]]:
-        by_ref = {entry["ressortgroupref"]: entry["expr"] for entry in node.items("targetList")}
-        keys: dict[int, str] = {}
-        for clause in node.items("groupClause"):
-            ref = clause["tleSortGroupRef"]
-            expr = self._expressions(by_ref[ref], scope)
-            keys[ref] = need_equality(expr, "GROUP BY", clause["eqop"])
-            if expr.constant and node.items("groupingSets"):
-                raise refusal("a constant in grouping sets")
-        sets = grouping_sets(node)
-        if sets and len(set(keys.values())) < len(keys):
-            raise refusal("one expression as two columns in grouping sets")
-        if sets:
-            written = ", ".join(f"({', '.join(keys[ref] for ref in each)})" for each in sets)
-            return f" GROUP BY GROUPING SETS ({written})", list(keys.values())
-        if not keys:
-            return "", []
-        return f" GROUP BY {', '.join(keys.values())}", list(keys.values())
 
     def _order(self, node: Node, outputs: Sequence[Output]) -> str:
         keys = self._keys(node, node.items("sortClause"), outputs)
@@ -235,7 +188,7 @@ class _Translator:
 
 
 def _shown_items(
-    outputs: Sequence[Output], visible: Sequence[bool], texts: dict[int, str], final: bool
+    outputs: Sequence[Output], visible: Sequence[bool], texts: Collection[int], final: bool
 ) -> list[str]:
     """The select list around the core: of a derived table, or as the client shall see it."""
     items, place = [], 0
@@ -245,7 +198,8 @@ def _shown_items(
         place += 1
         name = "" if place == number else f" AS o{place}"
         if final and output.oid == types.NUMERIC and output.shown != "fixed":
-            text = texts.get(number) or numeric.text_of(output.expr("q", number))
+            beside = f"q.o{number}t" if number in texts else ""
+            text = beside or numeric.text_of(output.expr("q", number))
             items.append(f"{text} AS o{place}")
             continue
         items.append(f"q.o{number}{name}")

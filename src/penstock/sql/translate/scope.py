@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.change import types
 from penstock.sql.nodes import Node
@@ -79,12 +79,14 @@ class Scope:
     ``columns`` maps a range table index to a function from column number to expression; join and
     group entries have none, because their columns are expressions over other entries.
     ``keys`` are the grouping expressions of a query whose other columns depend on them.
+    ``totals`` are those that are NULL, because the query is translated for its grand total.
     """
 
     query: Node
     parent: Scope | None
     columns: dict[int, Callable[[int], Expr]] = field(default_factory=dict)
     keys: frozenset[str] | None = None
+    totals: frozenset[str] = frozenset()
     ordered_input: bool = False
     in_aggregate: bool = False
 
@@ -125,4 +127,24 @@ def retarget(column: Expr, sql: str) -> Expr:
         return replace(column, sql=sql)
     return replace(
         column, sql=sql, digits=replace(digits, shown=str(digits.shown).replace(column.sql, sql))
+    )
+
+
+def is_correlated(query: Node) -> bool:
+    """The query refers to one around it."""
+    return _correlated(query, 0)
+
+
+def _correlated(value: Any, depth: int) -> bool:
+    """The same for a part of it, inside of so many queries within it."""
+    if isinstance(value, list):
+        return any(_correlated(item, depth) for item in value)
+    if not isinstance(value, Node):
+        return False
+    levels = value.get("varlevelsup") or value.get("ctelevelsup") or value.get("agglevelsup") or 0
+    if value.tag in ("VAR", "RANGETBLENTRY", "AGGREF", "GROUPINGFUNC") and levels > depth:
+        return True
+    return any(
+        _correlated(field, depth + (isinstance(field, Node) and field.tag == "QUERY"))
+        for field in value.fields.values()
     )

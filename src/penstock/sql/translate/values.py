@@ -266,6 +266,18 @@ def null(oid: int, typmod: int = -1) -> Expr:
     return Expr(f"CAST(NULL AS {spark_type(oid, digits)})", oid, typmod, digits, None)
 
 
+def without_value(expr: Expr) -> Expr:
+    """A NULL of the same type and form, which is no constant to the expressions around it."""
+    sql = f"CAST(NULL AS {spark_type(expr.oid, expr.digits)})"
+    if expr.digits is None:
+        return Expr(sql, expr.oid, expr.typmod)
+    digits = expr.digits
+    if expr.text is None and is_trimmed(expr):
+        return trimmed(sql, digits.precision, digits.scale)
+    shown = digits.shown if digits.fixed else "CAST(NULL AS INT)"
+    return Expr(sql, expr.oid, expr.typmod, replace(digits, shown=shown))
+
+
 def literal(oid: int, value: Any, typmod: int = -1) -> Expr:
     """A constant, from the values that ``constants`` makes."""
     if value is None:
