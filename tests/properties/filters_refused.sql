@@ -18,10 +18,10 @@ n2 / 3 > 1 -- (n2 / 3) has no exact form in Spark: division of numerics
 coalesce(n, n38) > 0 -- COALESCE(n, n38) has no exact form in Spark: a numeric result that may need
 repeat(t, i4) = 'aa' -- repeat(t, i4) has no exact form in Spark: function repeat(text, int4) to a length
 j -> 'a' IS NOT NULL -- (j -> 'a') has no exact form in Spark: function jsonb_object_field(jsonb, text)
-j = '{}' -- a constant of the type with OID 3802 has no exact form in Spark
+j = '{}' -- a constant of type jsonb has no exact form in Spark
 iv > '1 day' -- (iv > 
-ip = '10.0.0.1' -- a constant of the type with OID 869 has no exact form in Spark
-ts < 'infinity' -- a constant of the type with OID 1114 has no exact form in Spark: infinite timestamps
+ip = '10.0.0.1' -- a constant of type inet has no exact form in Spark
+ts < 'infinity' -- a constant of type timestamp without time zone has no exact form in Spark: infinite timestamps
 f8 ^ 2 > 4 -- (f8 ^ 2) has no exact form in Spark: function dpow(float8, float8)
 t COLLATE "pg_c_utf8" = 'a' -- ((t COLLATE with OID
 ts - ts > '1 day' -- (ts - ts) has no exact form in Spark: function timestamp_mi

@@ -200,14 +200,14 @@ class Oracle:
     def compare(
         self, sql: str, values: Sequence[bytes | None] = (), oids: Sequence[int] = ()
     ) -> str | None:
-        """None when both agree, also on an error's SQLSTATE; else what differs, or the refusal.
+        """None when both agree, also on an error and its text; else what differs, or the refusal.
 
         A refusal is told as text that starts with "refused".
         """
         try:
             expected: Rows | str = answer(self.conn, sql, values, oids)
         except PostgresError as error:
-            expected = error.sqlstate
+            expected = str(error)
             if not values and self._is_found_by_planning(sql):
                 return None
         try:
@@ -215,9 +215,9 @@ class Oracle:
         except PenstockError as error:
             if error.sqlstate == "0A000":
                 return f"refused: {error.message} {error.detail or ''}"
-            found = error.sqlstate if isinstance(expected, str) else str(error)
+            found = f"{error.sqlstate} {error.message}"
         except PostgresError as error:
-            found = error.sqlstate
+            found = str(error)
         return None if _same(sql, expected, found) else f"PostgreSQL {expected}\nSpark {found}"
 
     def _is_found_by_planning(self, sql: str) -> bool:

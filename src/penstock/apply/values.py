@@ -55,8 +55,8 @@ def check_convertible(source: Column, target: LakeColumn, relation: str) -> None
         option = option_for(source.type_oid) if target.type_oid in _TEXTS else None
         raise FeatureNotSupportedError(
             f'column "{target.name}" of "{relation}" has another type on the publisher',
-            detail=f"Values of the type with OID {source.type_oid} are not converted to the type"
-            f" with OID {target.type_oid} by the lake.",
+            detail=f"Values of {types.type_name(source.type_oid)} are not converted to"
+            f" {types.type_name(target.type_oid)} by the lake.",
             hint="Give the lake's column the publisher's type"
             + (f", or ALTER SUBSCRIPTION ... SET ({option} = text)." if option else "."),
         )

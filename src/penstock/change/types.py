@@ -12,6 +12,7 @@ OIDs are those of pg_type.dat; they are the same in every version.
 from __future__ import annotations
 
 import pyarrow as pa
+from psycopg import postgres
 
 from penstock.errors import FeatureNotSupportedError
 
@@ -122,3 +123,11 @@ def numeric_type(typmod: int) -> pa.Decimal128Type:
             " numeric_as = text.",
         )
     return pa.decimal128(digits, max(scale, 0))
+
+
+def type_name(oid: int) -> str:
+    """A type in an error's text, as format_type() has it; of other people's the OID is known."""
+    known = postgres.types.get(oid)
+    if known is None:
+        return f"the type with OID {oid}"
+    return f"type {known.regtype}{'[]' if oid == known.array_oid else ''}"

@@ -9,7 +9,7 @@ A Spark error becomes PostgreSQL's error where there is one:
 
     Spark                                     SQLSTATE
     -----                                     --------
-    raise_error('penstock:XXXXX:message')     XXXXX
+    raise_error('penstock:XXXXX:message')     XXXXX; 0x and hexadecimal digits are one, too
     DIVIDE_BY_ZERO, REMAINDER_BY_ZERO         22012
     ARITHMETIC_OVERFLOW, CAST_OVERFLOW        22003
     DATETIME_OVERFLOW                         22008
@@ -74,9 +74,6 @@ _TOO_MANY_DIGITS = (
 _SQLSTATES = {
     "DIVIDE_BY_ZERO": ("22012", "division by zero"),
     "REMAINDER_BY_ZERO": ("22012", "division by zero"),
-    "ARITHMETIC_OVERFLOW": ("22003", "value out of range"),
-    "BINARY_ARITHMETIC_OVERFLOW": ("22003", "value out of range"),
-    "CAST_OVERFLOW": ("22003", "value out of range"),
     "DATETIME_OVERFLOW": ("22008", "timestamp out of range"),
     "CAST_INVALID_INPUT": ("22P02", "invalid input syntax"),
     "SCALAR_SUBQUERY_TOO_MANY_ROWS": (
@@ -90,6 +87,11 @@ _SQLSTATES = {
     "NUMERIC_VALUE_OUT_OF_RANGE": _TOO_MANY_DIGITS,
     "NUMERIC_OUT_OF_SUPPORTED_RANGE": _TOO_MANY_DIGITS,
 }
+_OVERFLOWS = frozenset({"ARITHMETIC_OVERFLOW", "BINARY_ARITHMETIC_OVERFLOW", "CAST_OVERFLOW"})
+_INTEGERS = {"SMALLINT": "smallint", "INT": "integer", "BIGINT": "bigint"}
+_UNDERLINED = re.compile(r"== SQL [^\n]*\n([^\n]*)\n( *)(\^+)")
+_RIGHT_OPERAND = re.compile(r" AS ([A-Z]+)\)$")
+_CAST_TO = re.compile(r'cannot be cast to "([A-Z]+)"')
 _CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_.]+)?\]")
 _RAISED = re.compile(r"penstock:([0-9A-Z]{5}):([^\n]*?)(?: SQLSTATE: P0001|$)", re.MULTILINE)
 
@@ -304,9 +306,14 @@ def _runtime_error(error: Any) -> PenstockError:
     text = str(error)
     raised = _RAISED.search(text)
     if raised is not None:
-        return PenstockError(raised.group(2), sqlstate=raised.group(1))
+        sqlstate, message = raised.groups()
+        if message.startswith("0x"):
+            message = bytes.fromhex(message[2:]).decode()
+        return PenstockError(message, sqlstate=sqlstate)
     condition = _CONDITION.search(text)
     name = condition.group(1) if condition is not None else ""
+    if name in _OVERFLOWS:
+        return PenstockError(f"{_overflowing(name, text)} out of range", sqlstate="22003")
     if name in _SQLSTATES:
         sqlstate, message = _SQLSTATES[name]
         return PenstockError(message, sqlstate=sqlstate)
@@ -314,3 +321,19 @@ def _runtime_error(error: Any) -> PenstockError:
         return CANCELLED
     log.error("a query failed in Spark: %s", text)  # not one that PostgreSQL would have
     return PenstockError(f"the query failed in Spark: {_first_line(error)}")
+
+
+def _overflowing(condition: str, text: str) -> str:
+    """The integer type that has no room, as PostgreSQL says it; "value" where Spark does not tell.
+
+    An operation is underlined in the statement; the translation casts its right operand.
+    """
+    if condition == "BINARY_ARITHMETIC_OVERFLOW":
+        return "smallint"
+    if condition == "CAST_OVERFLOW":
+        found = _CAST_TO.search(text)
+    else:
+        place = _UNDERLINED.search(text)
+        line, before, marks = place.groups() if place is not None else ("", "", "")
+        found = _RIGHT_OPERAND.search(line[len(before) : len(before) + len(marks)])
+    return _INTEGERS.get(found.group(1), "value") if found is not None else "value"

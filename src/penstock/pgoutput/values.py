@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.change import types
 from penstock.compiled import Positions
 from penstock.errors import FeatureNotSupportedError
 from penstock.pgoutput import binary_columns, columns
@@ -87,7 +88,7 @@ def _form(kind: ValueType) -> Form:
     form = kind.forms.get(kind.sent_oid)
     if form is None:
         raise FeatureNotSupportedError(
-            f"the binary form of the type with OID {kind.sent_oid} is not supported",
+            f"the binary form of {types.type_name(kind.sent_oid)} is not supported",
             detail="The publisher sends this type's values as only its own send function knows.",
             hint="ALTER SUBSCRIPTION ... SET (binary = false): nothing is lost by that.",
         )

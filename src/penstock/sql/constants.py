@@ -240,5 +240,5 @@ def _one_dimension(dimensions: int, lower: int) -> None:
 
 def _unsupported(type_oid: int) -> FeatureNotSupportedError:
     return FeatureNotSupportedError(
-        f"a constant of the type with OID {type_oid} is not supported in queries on lake tables"
+        f"a constant of {types.type_name(type_oid)} is not supported in queries on lake tables"
     )

@@ -94,7 +94,7 @@ def binary_column(array: Any, type_oid: int) -> Any:
     if type_oid in types.ARRAY_ELEMENTS:
         return _lists(array, types.ARRAY_ELEMENTS[type_oid])
     raise FeatureNotSupportedError(
-        f"binary format is not supported for type with OID {type_oid}",
+        f"binary format is not supported for {types.type_name(type_oid)}",
         hint="Ask for this column in text format.",
     )
 

@@ -145,7 +145,7 @@ async def _in_binary(backend: Backend, parameters: Sequence[Parameter]) -> list[
 def _send(type_oid: int, number: int) -> str:
     if type_oid not in _SEND:
         raise FeatureNotSupportedError(
-            f"a parameter of the type with OID {type_oid} is not supported on lake tables"
+            f"a parameter of {types.type_name(type_oid)} is not supported on lake tables"
         )
     name, send = _SEND[type_oid]
     return f"pg_catalog.encode(pg_catalog.{send}(${number}::pg_catalog.{name}), 'hex')"

@@ -178,7 +178,7 @@ def _array_agg(use: Aggregate) -> Expr:
     _no_window(use)
     value = use.args[0]
     if use.result not in types.ARRAY_ELEMENTS or is_text_form(value.oid):
-        raise refusal(f"array_agg() of the type with OID {value.oid}")
+        raise refusal(f"array_agg() of {types.type_name(value.oid)}")
     if value.oid == types.NUMERIC:
         raise refusal("array_agg() of numeric", "Cast to double precision or text.")
     keys = list(use.order)

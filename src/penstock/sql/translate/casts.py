@@ -8,6 +8,7 @@ refuse it too, and with 0A000 when PostgreSQL might read it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from math import isfinite
 
@@ -22,6 +23,7 @@ from penstock.sql.translate.values import (
     Expr,
     Session,
     failure,
+    failure_of,
     fixed,
     is_text_form,
     let,
@@ -61,7 +63,7 @@ def cast(session: Session, expr: Expr, target: int, typmod: int = -1) -> Expr:
 
 
 def _none(expr: Expr, target: int) -> Exception:
-    return refusal(f"a cast from the type with OID {expr.oid} to the type with OID {target}")
+    return refusal(f"a cast from {types.type_name(expr.oid)} to {types.type_name(target)}")
 
 
 def _from_integer(expr: Expr, target: int) -> Expr:
@@ -205,30 +207,33 @@ def _from_text(expr: Expr, target: int) -> Expr:
     if target in TEXTS:
         return _between_texts(expr, target)
     if target not in _READABLE:
-        raise refusal(f"a cast from text to the type with OID {target}")
-    if target == types.DATE:
-        other = failure("0A000", "reading a date that is not YYYY-MM-DD is not supported")
-        late = failure("22008", "date/time field value out of range")
-    else:
-        # Digits, or it is hexadecimal, octal, binary or with underscores, or no number at all.
-        other = (
-            "IF({0} RLIKE '^\\\\s*[+-]?0[xXoObB]|[0-9]_[0-9]', "
-            + failure("0A000", "reading an integer that is not decimal is not supported")
-            + ", "
-            + failure("22P02", f"invalid input syntax for type {_NAMES[target]}")
-            + ")"
+        raise refusal(f"a cast from text to {types.type_name(target)}")
+    kind, errors = spark_type(target), _date_errors if target == types.DATE else _integer_errors
+
+    def read(values: Sequence[str]) -> str:
+        text = values[0]
+        late, other = errors(text, target)
+        return (
+            f"CASE WHEN {text} IS NULL THEN NULL WHEN {text} RLIKE '{_READABLE[target]}'"
+            f" THEN coalesce(try_cast({text} AS {kind}), {late}) ELSE {other} END"
         )
-        late = failure("22003", f"value is out of range for type {_NAMES[target]}")
-    kind = spark_type(target)
-    sql = let(
-        [expr.sql],
-        lambda v: (
-            f"CASE WHEN {v[0]} IS NULL THEN NULL WHEN {v[0]} RLIKE '{_READABLE[target]}'"
-            f" THEN coalesce(try_cast({v[0]} AS {kind}), {late})"
-            f" ELSE {other.format(v[0]) if '{0}' in other else other} END"
-        ),
-    )
-    return Expr(sql, target)
+
+    return Expr(let([expr.sql], read), target)
+
+
+def _date_errors(text: str, target: int) -> tuple[str, str]:
+    """For a date that there is not, and for another form of one."""
+    late = failure_of("22008", 'date/time field value out of range: "%s"', text)
+    return late, failure("0A000", "reading a date that is not YYYY-MM-DD is not supported")
+
+
+def _integer_errors(text: str, target: int) -> tuple[str, str]:
+    """For digits that are too many; for hexadecimal, octal, binary, underscores, or no number."""
+    name = _NAMES[target]
+    late = failure_of("22003", f'value "%s" is out of range for type {name}', text)
+    wrong = failure_of("22P02", f'invalid input syntax for type {name}: "%s"', text)
+    form = failure("0A000", "reading an integer that is not decimal is not supported")
+    return late, f"IF({text} RLIKE '^\\\\s*[+-]?0[xXoObB]|[0-9]_[0-9]', {form}, {wrong})"
 
 
 def _between_texts(expr: Expr, target: int) -> Expr:

@@ -328,7 +328,8 @@ class Expressions:
         if expr.oid == types.INT4 and target == types.OID:
             return cast(self.session, expr, target)
         if not same or is_text_form(expr.oid) or is_text_form(target):
-            raise refusal(f"a cast from type with OID {expr.oid} to type with OID {target}")
+            names = types.type_name(expr.oid), types.type_name(target)
+            raise refusal(f"a cast from {names[0]} to {names[1]}")
         return expr.retyped(target, node["resulttypmod"])
 
     def _coerceviaio(self, node: Node, scope: Scope) -> Expr:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from penstock.change import types
 from penstock.errors import FeatureNotSupportedError
 from penstock.sql import constants
 from penstock.sql.nodes import Node
@@ -58,7 +59,7 @@ class _Shown:
         try:
             value = constants.from_datum(node["consttype"], node["constvalue"])
         except FeatureNotSupportedError:
-            return f"a constant of the type with OID {node['consttype']}"
+            return f"a constant of {types.type_name(node['consttype'])}"
         if isinstance(value, Decimal):
             return f"{value:f}"
         plain = isinstance(value, (bool, int, float))

@@ -12,7 +12,7 @@ from penstock.sql.constants import Interval
 from penstock.sql.translate import numeric
 from penstock.sql.translate.casts import cast
 from penstock.sql.translate.registry import Call, Handler, constant_argument, register, template
-from penstock.sql.translate.values import Expr, failure, let, refusal, spark_type
+from penstock.sql.translate.values import Expr, failure, failure_of, let, refusal, spark_type
 
 _UNITS = {
     name: unit
@@ -214,7 +214,7 @@ for _kind in ("date", "timestamp", "timestamptz"):
 
 @register("make_date(int4,int4,int4)")
 def _make_date(call: Call) -> Expr:
-    wrong = failure("22008", "date field value out of range")
+    message = "date field value out of range: %d-%02d-%02d"
     args = [arg.sql for arg in call.args]
     sql = let(
         args,
@@ -222,7 +222,7 @@ def _make_date(call: Call) -> Expr:
             f"CASE WHEN {v[0]} IS NULL OR {v[1]} IS NULL OR {v[2]} IS NULL THEN NULL"
             f" WHEN {v[0]} < 1 OR {v[1]} NOT BETWEEN 1 AND 12 OR {v[2]} NOT BETWEEN 1 AND"
             f" day(last_day(make_date({v[0]}, least(greatest({v[1]}, 1), 12), 1)))"
-            f" THEN {wrong} ELSE make_date({v[0]}, {v[1]}, {v[2]}) END"
+            f" THEN {failure_of('22008', message, *v)} ELSE make_date({v[0]}, {v[1]}, {v[2]}) END"
         ),
     )
     return Expr(sql, types.DATE)

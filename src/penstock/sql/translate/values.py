@@ -179,9 +179,9 @@ def is_text_form(oid: int) -> bool:
 def need_order(expr: Expr, what: str) -> str:
     """SQL that Spark orders as PostgreSQL orders ``expr``; refusal where there is none."""
     if is_text_form(expr.oid) and expr.oid not in _ORDERED_TEXT_FORMS:
-        raise refusal(f"{what} of the type with OID {expr.oid}", "Cast it to text first.")
+        raise refusal(f"{what} of {types.type_name(expr.oid)}", "Cast it to text first.")
     if expr.oid in types.ARRAY_ELEMENTS or expr.oid == types.CHAR:
-        raise refusal(f"{what} of the type with OID {expr.oid}")
+        raise refusal(f"{what} of {types.type_name(expr.oid)}")
     return bare(expr)
 
 
@@ -196,14 +196,14 @@ def need_equality(expr: Expr, what: str, operator: int = 0) -> str:
         return expr.sql
     if expr.oid in types.ARRAY_ELEMENTS:
         if types.ARRAY_ELEMENTS[expr.oid] in (types.BPCHAR, types.NUMERIC):
-            raise refusal(f"{what} of the type with OID {expr.oid}")
+            raise refusal(f"{what} of {types.type_name(expr.oid)}")
         return expr.sql
     if (
         is_text_form(expr.oid)
         and expr.oid not in _ORDERED_TEXT_FORMS
         and operator != constants.ENUM_EQUALS
     ):
-        raise refusal(f"{what} of the type with OID {expr.oid}", "Cast it to text first.")
+        raise refusal(f"{what} of {types.type_name(expr.oid)}", "Cast it to text first.")
     if expr.oid == types.NUMERIC and not expr.numeric.fixed and not is_trimmed(expr):
         raise refusal(f"{what} of numeric values with different display scales", "Use round().")
     return expr.sql
@@ -312,7 +312,7 @@ def _literal_text(oid: int, value: Any) -> str:
         return quote_spark_literal(_time_text(value))
     if isinstance(value, str):
         return quote_spark_literal(value)
-    raise refusal(f"a constant of the type with OID {oid}")
+    raise refusal(f"a constant of {types.type_name(oid)}")
 
 
 def _bigint(value: int) -> str:
@@ -344,6 +344,16 @@ def _decimal(value: Decimal, typmod: int) -> Expr:
 def failure(sqlstate: str, message: str) -> str:
     """SQL that ends the query with a PostgreSQL error when it is evaluated."""
     return f"raise_error({quote_spark_literal(f'penstock:{sqlstate}:{message}')})"
+
+
+def failure_of(sqlstate: str, message: str, *values: str) -> str:
+    """The same with values in the message, as Spark's format_string() takes them.
+
+    They may have any character: the message is sent in hexadecimal digits.
+    """
+    text = f"format_string({', '.join([quote_spark_literal(message), *values])})"
+    head = quote_spark_literal(f"penstock:{sqlstate}:0x")
+    return f"raise_error(concat({head}, hex(encode({text}, 'UTF-8'))))"
 
 
 class SubqueryInLet(Exception):
