@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -36,26 +39,66 @@ def delta_itself(spark: SparkSession, location: Path, version: int) -> DataFrame
     return spark.read.format("delta").option("versionAsOf", version).load(str(location))
 
 
-def test_every_version_is_the_same(spark_worker: SparkSession, tmp_path: Path) -> None:
-    """Vectors, columns that were renamed, added, widened, dropped; no rows at all."""
-    table = f"delta.`{tmp_path / 't'}`"
-    spark_worker.sql(
-        f"CREATE TABLE {table} (id BIGINT, n INT, text STRING) USING delta"
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A table of Spark's with many definitions, and its head."""
+    location = tmp_path_factory.mktemp("history") / "t"
+    session = spark.newSession()
+    session.sql(
+        f"CREATE TABLE delta.`{location}` (id BIGINT, n INT, text STRING) USING delta"
         f" TBLPROPERTIES ({PROPERTIES})"
     )
     for statement in STATEMENTS.strip().splitlines():
-        spark_worker.sql(statement.strip().format(t=table))
-    head = spark_worker.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]["version"]
+        session.sql(statement.strip().format(t=f"delta.`{location}`"))
+    head = session.sql(f"DESCRIBE HISTORY delta.`{location}` LIMIT 1").collect()[0]["version"]
     assert head >= STATEMENTS.strip().count("\n") + 1
+    return location, head
+
+
+def test_every_version_is_the_same(spark_worker: SparkSession, history: tuple[Path, int]) -> None:
+    """Vectors, columns that were renamed, added, widened, dropped; no rows at all."""
+    location, head = history
     counts = set()
     for version in range(head + 1):
-        found = scan(spark_worker, tmp_path / "t", version)
-        expected = delta_itself(spark_worker, tmp_path / "t", version)
+        found = scan(spark_worker, location, version)
+        expected = delta_itself(spark_worker, location, version)
         assert found.schema == expected.schema
         rows = sorted(map(str, found.collect()))
         assert rows == sorted(map(str, expected.collect())), version
         counts.add(len(rows))
     assert {0, 1, 100, 86} <= counts
+
+
+def checksum(location: Path, version: int) -> dict[str, Any]:
+    """What a version's checksum file tells of what we write there."""
+    text = (location / "_delta_log" / f"{version:020d}.crc").read_text()
+    told = json.loads(text)
+    assert told["numMetadata"] == told["numProtocol"] == 1
+    told["metadata"]["schemaString"] = json.loads(told["metadata"]["schemaString"])
+    for features in ("readerFeatures", "writerFeatures"):
+        told["protocol"][features] = sorted(told["protocol"][features])
+    return {name: told[name] for name in ("numFiles", "tableSizeBytes", "metadata", "protocol")}
+
+
+def test_checksums_are_those_of_delta(
+    spark_worker: SparkSession, history: tuple[Path, int], tmp_path: Path
+) -> None:
+    """Ours say of each version what Delta's own say; Spark reads and writes on with them."""
+    theirs, head = history
+    ours, other = tmp_path / "ours", tmp_path / "theirs"
+    shutil.copytree(theirs, ours, ignore=shutil.ignore_patterns("*.crc"))
+    shutil.copytree(theirs, other)
+    for version in (head, 0, 6):
+        found = scan(spark_worker, ours, version)
+        assert checksum(ours, version) == checksum(theirs, version)
+        expected = delta_itself(spark_worker, theirs, version)
+        assert found.schema == expected.schema
+        assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))
+    for location in (ours, other):
+        spark_worker.sql(f"INSERT INTO delta.`{location}` VALUES (7, 7, 'more')")
+        spark_worker.sql(f"DELETE FROM delta.`{location}` WHERE id = 1")
+    found, expected = (delta_itself(spark_worker, each, head + 2) for each in (ours, other))
+    assert found.collect() == expected.collect()
 
 
 def test_many_files_are_found_by_delta(spark_worker: SparkSession, tmp_path: Path) -> None:

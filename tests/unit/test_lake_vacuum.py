@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from penstock.change import types
 from penstock.change.relation import LakeColumn, LakeTable
 from penstock.lake import tables
+from penstock.lake.checksum import write_checksum
 from penstock.lake.difference import difference
 from penstock.lake.files import write_file
 from penstock.lake.log import actions_of, commit, data_files, latest_action
@@ -154,11 +155,15 @@ def test_old_log_entries_go(table: LakeTable) -> None:
     while table.version is None or table.version < 2 * tables.CHECKPOINT_EVERY + 2:
         table = append(table)
     before = set(data_files(table.location, table.version))
+    for version in (0, 1, table.version):
+        write_checksum(table.location, version, data_files(table.location, version).values())
     age(table, 40)
     assert not clean_log(table, table.version - 1)
     assert clean_log(table, table.version)
     left = sorted(int(p.stem) for p in Path(table.location, "_delta_log").glob("*.json"))
     assert left == list(range(2 * tables.CHECKPOINT_EVERY, table.version + 1))
+    checksums = [int(p.stem) for p in Path(table.location, "_delta_log").glob("*.crc")]
+    assert checksums == [table.version]
     assert set(data_files(table.location, table.version)) == before
     rows = pa.table(DeltaTable(table.location, version=table.version).scan()).num_rows
     assert rows == 4 * len(before)

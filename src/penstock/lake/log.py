@@ -148,11 +148,16 @@ def removed_files(location: str, version: int) -> Iterator[tuple[DataFile, float
 
 def latest_action(location: str, version: int, kind: str) -> Mapping[str, Any]:
     """The last action of a kind that replaces itself (metaData, protocol) up to a version."""
-    found: Mapping[str, Any] = {}
-    for actions in _history(location, version, kind):
+    return latest_actions(location, version, kind)[0]
+
+
+def latest_actions(location: str, version: int, *kinds: str) -> list[Mapping[str, Any]]:
+    """The same for several kinds, in their order."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for actions in _history(location, version, *kinds):
         for action in actions:
-            found = action.get(kind, found)
-    return found
+            found |= {kind: action[kind] for kind in kinds if kind in action}
+    return [found.get(kind, {}) for kind in kinds]
 
 
 def physical_names(location: str, version: int | None = None) -> dict[str, str]:
@@ -236,8 +241,8 @@ def overtaken(location: str, version: int) -> ConcurrentWriteError:
     )
 
 
-def _history(location: str, version: int, kind: str) -> Iterator[list[Action]]:
-    """What makes a version up: a checkpoint's actions of a kind, then those of each commit."""
+def _history(location: str, version: int, *kinds: str) -> Iterator[list[Action]]:
+    """What makes a version up: a checkpoint's actions of some kinds, then those of each commit."""
     log = Path(location) / "_delta_log"
     start = _last_checkpoint(log)
     if start is None or start > version or not _checkpoint_file(log, start).exists():
@@ -245,7 +250,7 @@ def _history(location: str, version: int, kind: str) -> Iterator[list[Action]]:
         known = [int(match[1]) for match in found if match and int(match[1]) <= version]
         start = max(known, default=-1)
     if start >= 0:
-        yield list(_checkpoint(log, start, kind))
+        yield [action for kind in kinds for action in _checkpoint(log, start, kind)]
     for number in range(start + 1, version + 1):
         yield list(actions_of(location, number))
 

@@ -7,9 +7,10 @@ Out:  the rows of that version, read by Delta's own reader: schema, column mappi
 
 Delta finds the files of a version that it has not seen yet with Spark jobs over the log, which
 takes a second however small the table is, and a lake's table has a new version with every batch.
-Its log is read here as apply reads it (log.py), in milliseconds, and Delta is told the files: a
-query after a commit then takes a quarter of the time.  When there are many, Delta looks itself, as
-it also leaves files out by their statistics.
+Its log is read here as apply reads it (log.py), in milliseconds, and Delta is told the files, and
+by a checksum file (checksum.py) the definition: a query after a commit then takes a quarter of the
+time.  When there are many files, Delta looks itself, as it also leaves some out by their
+statistics.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.lake.checksum import write_checksum
 from penstock.lake.log import DataFile, data_files
 
 LISTED_FILES = 32
@@ -31,6 +33,7 @@ LISTED_FILES = 32
 def scan(session: SparkSession, location: str | Path, version: int) -> DataFrame:
     """The rows of a table at a version; TableStateError when its log does not have it."""
     files = list(data_files(str(location), version).values())
+    write_checksum(str(location), version, files)
     if len(files) > LISTED_FILES:
         return _delta(session, location, version)
     return scan_files(session, location, version, files)

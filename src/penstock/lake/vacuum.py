@@ -36,6 +36,7 @@ from deltalake.exceptions import DeltaError
 from penstock.change.relation import LakeTable
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, reach
+from penstock.lake.checksum import remove_checksums
 from penstock.lake.durable import deletion_vector_path, log_entry
 from penstock.lake.log import DataFile, actions_of, data_files, latest_action, removed_files
 
@@ -43,6 +44,7 @@ FILES_KEPT = "delta.deletedFileRetentionDuration", 7 * 86400.0
 LOG_KEPT = "delta.logRetentionDuration", 30 * 86400.0
 """Delta's table properties and their defaults in seconds."""
 
+_ENTRIES = "[0-9]" * 20 + ".json"
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 _PART = re.compile(r"(\d+)\s+(second|minute|hour|day|week)s?\b")
 
@@ -105,13 +107,15 @@ def clean_log(table: LakeTable, needed_from: int) -> bool:
     if needed_from < table.version and _is_old(log_entry(table.location, needed_from), before):
         return False
     log = Path(table.location) / "_delta_log"
-    oldest = min(log.glob("[0-9]" * 20 + ".json"), default=None)
+    oldest = min(log.glob(_ENTRIES), default=None)
     if oldest is None or oldest.stat().st_mtime >= before:
         return False
     try:
         DeltaTable(table.location, version=table.version).cleanup_metadata()
     except DeltaError as error:
         raise PenstockError("the Delta log cannot be cleaned", detail=str(error)) from error
+    left = min((int(path.stem) for path in log.glob(_ENTRIES)), default=table.version)
+    remove_checksums(table.location, left)
     return True
 
 

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from penstock.change.types import arrow_type
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, CopyLake, RunOnLake
+from penstock.frontdoor.reading.pruning import Asked
 from penstock.frontdoor.reading.query import SparkQueries
 from penstock.lake.table_rows import file_rows, table_rows
 from penstock.sql.arrow_filter import Decide, arrow_filter
@@ -124,7 +125,7 @@ class CopySources:
         tree = await self._queries.tree(backend, query.sql)
         simple = _simple(tree)
         found = None if simple is None else await self._simple(backend, tree, simple)
-        return await self._spark(backend, tree) if found is None else found
+        return await self._spark(backend, tree, query.sql) if found is None else found
 
     async def _simple(self, backend: Backend, tree: Node, simple: _Simple) -> CopySource | None:
         """The rows of a SELECT of columns of one table, unless only Spark can find them."""
@@ -176,8 +177,8 @@ class CopySources:
             tuple(each.typmod for each in columns),
         )
 
-    async def _spark(self, backend: Backend, tree: Node) -> CopySource:
-        prepared = await self._queries.prepare(backend, tree)
+    async def _spark(self, backend: Backend, tree: Node, sql: str) -> CopySource:
+        prepared = await self._queries.prepare(backend, tree, (), Asked(sql))
         names = tuple(_name(entry) for entry in _visible(tree))
         source = CopySource(names, prepared.translation.type_oids, prepared.settings, iter(()))
         source.folder = self._scratch / f"copy-{uuid.uuid4()}"

@@ -10,7 +10,8 @@ What is asked in the client's own session, in this order (each one round trip):
     2  catalog facts about what the tree names       once more for what views name
     3  values of now(), current_user, ...            only when the statement uses them
     4  parameters that came as text, in binary       only those that are not plain
-    5  location and version of each table            one statement, so one snapshot for all
+    5  the plan with the parameters' values          only for partitioned tables, to prune them
+    6  location and version of each table            one statement, so one snapshot for all
 
 The router has already had the statement planned there, so privileges are checked.
 """
@@ -31,6 +32,7 @@ from penstock.frontdoor.actions import Backend, LakeResult, Parameter, RunOnLake
 from penstock.frontdoor.reading.analysis import Analyst
 from penstock.frontdoor.reading.catalog import CatalogReader, timeout_of
 from penstock.frontdoor.reading.parameters import parameter_values
+from penstock.frontdoor.reading.pruning import Asked, without_pruned
 from penstock.frontdoor.reading.styles import check_styles
 from penstock.lake.query import TableAt, cancel_query, explain_query, run_query, unload_query
 from penstock.sql.nodes import Node
@@ -84,9 +86,10 @@ class SparkQueries:
         """Run one statement; see actions.LakeQueries."""
         kinds = [parameter.type_oid for parameter in parameters]
         explained = query.explained
-        tree = await self.tree(backend, explained.sql if explained else query.sql, kinds)
+        sql = explained.sql if explained else query.sql
+        tree = await self.tree(backend, sql, kinds)
         values = await parameter_values(backend, parameters)
-        prepared = await self.prepare(backend, tree, values)
+        prepared = await self.prepare(backend, tree, values, Asked(sql, parameters))
         if explained:
             work = partial(explain_query, verbose=explained.verbose)
             plan = await self._in_spark(prepared, work, job)
@@ -102,10 +105,11 @@ class SparkQueries:
         return await self._analyst.tree(backend, sql, parameter_types)
 
     async def prepare(
-        self, backend: Backend, tree: Node, values: Sequence[Expr] = ()
+        self, backend: Backend, tree: Node, values: Sequence[Expr], asked: Asked
     ) -> PreparedQuery:
         """Translate a statement; ``values`` are those of its parameters."""
         facts, settings = await self.catalog.facts(backend, tree)
+        facts = await without_pruned(backend, facts, asked)
         translation = translate(tree, facts, values, Session(settings["TimeZone"]))
         reads = await self.catalog.versions(backend, sorted(translation.tables), self.lake)
         return PreparedQuery(translation, tuple(reads), settings)

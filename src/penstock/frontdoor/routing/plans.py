@@ -39,6 +39,7 @@ RelationKind = Literal["lake", "temporary", "system", "foreign"]
 _PLAN_OF = "SELECT penstock.plan_of($1)"
 _PREFIX = "EXPLAIN (VERBOSE, GENERIC_PLAN, COSTS OFF, FORMAT JSON) "
 """What penstock.plan_of puts before the statement; positions in errors count it."""
+_WITH_VALUES = "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) "
 TEMPORARY_SCHEMA = "pg_temp"
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast", "penstock")
 
@@ -149,6 +150,23 @@ async def explain(backend: Backend, command: Command, parameter_oids: Sequence[i
         on_conflict,
         read_scans(plan, _has_own_parameters(backend, text)) if targets else (),
     )
+
+
+async def scanned(
+    backend: Backend, command: Command, parameter_oids: Sequence[int], values: Sequence[str | None]
+) -> set[tuple[str, str]]:
+    """Schema and name of what a query reads when its parameters have these values, as texts.
+
+    What the plan leaves out because of the values, or of the time of day, is not among it.
+    """
+    statement = _Substituted(command, await _casts(backend, command, parameter_oids))
+    try:
+        ((text,),) = await backend.query(f"{_WITH_VALUES}{statement.text}", values)
+    except ServerError as error:
+        error.fields.pop("P", None)  # it counts what stands before the statement
+        raise
+    nodes = _nodes(json.loads(text or "[]"))
+    return {(each["Schema"], each["Relation Name"]) for each in nodes if "Relation Name" in each}
 
 
 def _has_own_parameters(backend: Backend, plan: str) -> bool:

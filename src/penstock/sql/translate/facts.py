@@ -53,7 +53,8 @@ class RelationFacts:
     """A relation that a query names.
 
     ``kind`` is pg_class.relkind.  ``view`` is a view's tree, None otherwise.  ``leaves`` are the
-    OIDs of the tables that hold the rows: of itself, or of a partitioned table's leaves.
+    OIDs of the tables that hold the rows: of itself, or of a partitioned table's leaves, whose
+    schemas and names are ``leaf_names``.
     ``in_lake`` is true when ``penstock.table_version`` knows it.
     """
 
@@ -66,6 +67,7 @@ class RelationFacts:
     view: Any = None
     inherited: bool = False
     in_lake: bool = True
+    leaf_names: tuple[tuple[str, str], ...] = ()
 
     def column(self, attnum: int) -> LakeColumn:
         """The column with this number."""

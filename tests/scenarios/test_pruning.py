@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries of partitioned tables read the partitions that may have rows for them, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.fix_servers import Database
+from tests.support.node import Node
+from tests.support.writes import check_same
+
+TABLES = """
+CREATE TABLE days (id int, day date, note text) PARTITION BY RANGE (day);
+CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM ('2024-02-01') TO ('2024-03-01');
+CREATE TABLE days_3 PARTITION OF days FOR VALUES FROM ('2024-03-01') TO ('2024-04-01')
+    PARTITION BY LIST (note);
+CREATE TABLE days_3a PARTITION OF days_3 FOR VALUES IN ('a', 'b');
+CREATE TABLE days_3c PARTITION OF days_3 DEFAULT;
+CREATE TABLE days_0 PARTITION OF days DEFAULT;
+INSERT INTO days SELECT g, date '2024-01-01' + g, chr(97 + g % 4) FROM generate_series(0, 99) g;
+INSERT INTO days VALUES (200, NULL, 'x'), (201, '1999-12-31', NULL);
+CREATE TABLE hashed (id int PRIMARY KEY, at timestamptz) PARTITION BY HASH (id);
+CREATE TABLE hashed_0 PARTITION OF hashed FOR VALUES WITH (MODULUS 3, REMAINDER 0);
+CREATE TABLE hashed_1 PARTITION OF hashed FOR VALUES WITH (MODULUS 3, REMAINDER 1);
+CREATE TABLE hashed_2 PARTITION OF hashed FOR VALUES WITH (MODULUS 3, REMAINDER 2);
+INSERT INTO hashed SELECT g, timestamptz '2024-01-01 00:00+00' + g * interval '1 day'
+    FROM generate_series(1, 30) g;
+CREATE TABLE months (id int, day date) PARTITION BY RANGE (day);
+CREATE TABLE months_1 PARTITION OF months FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+CREATE TABLE months_2 PARTITION OF months FOR VALUES FROM ('2024-02-01') TO ('2024-03-01');
+INSERT INTO months VALUES (1, '2024-01-01'), (2, '2024-02-02');
+CREATE VIEW late AS SELECT * FROM days WHERE day >= '2024-03-01';
+"""
+
+QUERIES = """
+SELECT count(*), min(id) FROM days;
+SELECT * FROM days WHERE day = '2024-02-03';
+SELECT id FROM days WHERE day BETWEEN '2024-01-30' AND '2024-02-02' ORDER BY id;
+SELECT id FROM days WHERE day IS NULL OR day < '2000-01-01' ORDER BY id;
+SELECT count(*) FROM days WHERE day > '2024-03-10' AND note = 'a';
+SELECT count(*) FROM days WHERE day > '2024-03-10' AND note IN ('a', 'd');
+SELECT count(*) FROM days WHERE day = '2024-02-03' AND false;
+SELECT count(*), sum(id) FROM days WHERE day = '2024-02-03' AND day = '2024-01-03';
+SELECT count(*) FROM late WHERE note = 'c';
+SELECT a.id, b.id FROM days a JOIN days b ON b.id = a.id + 31 WHERE a.day = '2024-01-05'
+    AND b.day < '2024-03-01';
+SELECT a.id FROM days a LEFT JOIN days b ON b.id = a.id AND b.day = '1990-01-01'
+    WHERE a.day = '2024-01-09';
+SELECT (SELECT max(day) FROM days WHERE day < '2024-02-01'), (SELECT min(day) FROM late);
+SELECT id FROM days WHERE day = '2024-01-03' UNION ALL SELECT id FROM days WHERE id = 99;
+WITH w AS (SELECT * FROM days WHERE day < '2024-01-03') SELECT count(*) FROM w, w AS v;
+SELECT id FROM days_3 WHERE note = 'b' ORDER BY id;
+SELECT id FROM days d WHERE EXISTS (SELECT FROM hashed h WHERE h.id = d.id AND h.id IN (3, 40));
+SELECT * FROM hashed WHERE id = 7;
+SELECT count(*) FROM hashed WHERE at < now();
+SELECT count(*) FROM days WHERE day > current_date;
+SELECT count(*) FROM days WHERE day < statement_timestamp();
+COPY (SELECT id, upper(note) FROM days WHERE day = '2024-03-05') TO STDOUT;
+BEGIN;
+CREATE TABLE months_3 PARTITION OF months FOR VALUES FROM ('2025-01-01') TO ('2025-02-01');
+INSERT INTO months VALUES (300, '2025-01-07');
+SELECT * FROM months WHERE day >= '2025-01-01';
+ROLLBACK;
+SELECT * FROM months WHERE day >= '2025-01-01';
+SELECT id / (id - 31) FROM days WHERE day = '2024-02-01';
+SELECT count(*) FROM days WHERE id = 1 / 0;
+"""
+
+LEAVES = [
+    ("SELECT * FROM days", (), 5),
+    ("SELECT * FROM days WHERE day = '2024-02-03'", (), 1),
+    ("SELECT * FROM days WHERE day < '2024-02-03'", (), 3),
+    ("SELECT * FROM days WHERE day > '2024-03-10' AND note = 'a'", (), 2),
+    ("SELECT * FROM days WHERE day = %s", (date(2024, 1, 3),), 1),
+    ("SELECT * FROM days WHERE day = %b", (date(2024, 1, 3),), 1),
+    ("SELECT * FROM days WHERE day = %s::text::date", ("2024-01-03",), 1),
+    ("SELECT * FROM hashed WHERE id = %s", (7,), 1),
+    ("SELECT * FROM hashed WHERE id = %b", (7,), 1),
+    ("SELECT * FROM hashed WHERE id = ANY (%s)", ([7],), 1),
+    ("SELECT * FROM hashed WHERE id = %s AND at > %b", (7, datetime(2024, 1, 1)), 1),
+    ("SELECT * FROM hashed WHERE at > %s", (datetime(2024, 1, 1),), 3),
+]
+
+
+@pytest.fixture(scope="module")
+def pruned(node: Node) -> Node:
+    """A node with the tables in a database's schema of its own."""
+    node.psql(f"CREATE SCHEMA pruned; SET search_path = pruned; {TABLES}")
+    return node
+
+
+def test_rows_are_those_of_postgresql(node: Node, publisher_db: Database) -> None:
+    """By RANGE, LIST and HASH, below one another, in joins, views, subqueries, transactions."""
+    check_same(node, publisher_db, "pruned_rows", TABLES + QUERIES)
+
+
+@pytest.mark.parametrize(("query", "values", "leaves"), LEAVES)
+def test_leaves_that_are_read(pruned: Node, query: str, values: Sequence[Any], leaves: int) -> None:
+    """By constants, by parameters in both formats, and by what is computed from them."""
+    with pruned.connect() as conn:
+        conn.execute("SET search_path = pruned")
+        plan = conn.execute(f"EXPLAIN {query}".encode(), values).fetchall()
+    assert sum("FileScan" in line for (line,) in plan) == leaves, plan
+
+
+def test_a_partition_that_is_newer_than_the_statement(pruned: Node) -> None:
+    """A prepared statement reads partitions that were attached since, and not those that left."""
+    query = b"SELECT id FROM months WHERE day >= %s AND day < %s ORDER BY id"
+    begin = date(2026, 1, 1)
+    values = (begin, begin + timedelta(days=31))
+    with pruned.connect() as conn, pruned.connect() as other:
+        conn.execute("SET search_path = pruned")
+        other.execute("SET search_path = pruned")
+        assert conn.execute(query, values, prepare=True).fetchall() == []
+        other.execute(
+            "CREATE TABLE months_new PARTITION OF months"
+            " FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')"
+        )
+        other.execute("INSERT INTO months VALUES (400, '2026-01-05')")
+        assert conn.execute(query, values, prepare=True).fetchall() == [(400,)]
+        other.execute("ALTER TABLE months DETACH PARTITION months_new")
+        assert conn.execute(query, values, prepare=True).fetchall() == []
+
+
+def test_an_error_of_planning_is_the_statements(pruned: Node) -> None:
+    """What PostgreSQL finds when it plans with the values is its error, for the client's text."""
+    with pruned.connect() as conn:
+        conn.execute("SET search_path = pruned")
+        with pytest.raises(psycopg.errors.DivisionByZero) as caught:
+            conn.execute("SELECT * FROM days WHERE id = 1 / %s", (0,))
+    assert caught.value.diag.statement_position is None
+    assert caught.value.diag.internal_query is None
