@@ -177,7 +177,7 @@ def test_a_cancel_ends_with_its_query(spark: SparkSession) -> None:
     """The thread that ran a cancelled query runs other jobs after it."""
     slow = Translation(
         "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.id * b.id = -1",
-        variables=(), tables=frozenset(), type_oids=(types.INT8,), typmods=(-1,),
+        variables=(), alone=frozenset(), unions={}, type_oids=(types.INT8,), typmods=(-1,),
     )  # fmt: skip
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run_query, spark, slow, [], "cancelled in its thread")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from penstock.lake.checksum import write_checksum
-from penstock.lake.log import commit, data_files, latest_action
+from penstock.lake.log import commit, contents, latest_action
 
 
 @contextmanager
@@ -36,12 +36,12 @@ def table(folder: Path) -> tuple[str, Path]:
 def test_without_room_there_is_none(tmp_path: Path) -> None:
     """It is no error, nothing half is left, and the next query writes it."""
     location, log = table(tmp_path / "t")
-    files = data_files(location, 0).values()
+    found = contents(location, 0)
     before = set(log.iterdir())
     with no_room():
-        write_checksum(location, 0, files)
+        write_checksum(location, 0, found)
     assert set(log.iterdir()) == before
-    write_checksum(location, 0, files)
+    write_checksum(location, 0, found)
     told = json.loads((log / f"{0:020d}.crc").read_text())
     assert told["numFiles"] == 1
     assert told["metadata"] == latest_action(location, 0, "metaData")
@@ -56,7 +56,7 @@ def test_a_table_whose_checksum_has_more_in_it_has_none(tmp_path: Path) -> None:
         "writerFeatures": ["appendOnly", "inCommitTimestamp"],
     }
     commit(location, 1, [{"protocol": protocol}], "UPGRADE PROTOCOL", "m")
-    write_checksum(location, 1, data_files(location, 1).values())
+    write_checksum(location, 1, contents(location, 1))
     assert not list(log.glob("*.crc"))
 
 
@@ -65,5 +65,5 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     location, log = table(tmp_path / "t")
     path = log / f"{0:020d}.crc"
     path.write_text("of somebody else")
-    write_checksum(location, 0, data_files(location, 0).values())
+    write_checksum(location, 0, contents(location, 0))
     assert path.read_text() == "of somebody else"

@@ -16,11 +16,10 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Collection
 from pathlib import Path
 
 from penstock.lake.durable import log_entry
-from penstock.lake.log import DataFile, latest_actions
+from penstock.lake.log import Contents
 
 _UNTOLD = frozenset({"inCommitTimestamp", "domainMetadata", "rowTracking", "catalogManaged"})
 """Features of tables whose checksum has more in it."""
@@ -28,21 +27,23 @@ _UNTOLD = frozenset({"inCommitTimestamp", "domainMetadata", "rowTracking", "cata
 log = logging.getLogger(__name__)
 
 
-def write_checksum(location: str, version: int, files: Collection[DataFile]) -> None:
+def has_checksum(location: str, version: int) -> bool:
+    """Whether the file is there, of whomever."""
+    return _path(location, version).exists()
+
+
+def write_checksum(location: str, version: int, found: Contents) -> None:
     """Write the file, unless it is there, or the table is one that we would not describe whole."""
-    path = log_entry(location, version).with_suffix(".crc")
-    if path.exists():
-        return
-    metadata, protocol = latest_actions(location, version, "metaData", "protocol")
-    if not _UNTOLD.isdisjoint(protocol.get("writerFeatures", ())):
+    path = _path(location, version)
+    if path.exists() or not _UNTOLD.isdisjoint(found.protocol.get("writerFeatures", ())):
         return
     checksum = {
-        "tableSizeBytes": sum(file.add["size"] for file in files),
-        "numFiles": len(files),
+        "tableSizeBytes": sum(file.add["size"] for file in found.files.values()),
+        "numFiles": len(found.files),
         "numMetadata": 1,
         "numProtocol": 1,
-        "metadata": metadata,
-        "protocol": protocol,
+        "metadata": found.metadata,
+        "protocol": found.protocol,
     }
     try:
         _place(path, json.dumps(checksum))
@@ -55,6 +56,10 @@ def remove_checksums(location: str, before: int) -> None:
     for path in (Path(location) / "_delta_log").glob("[0-9]" * 20 + ".crc"):
         if int(path.stem) < before:
             path.unlink(missing_ok=True)
+
+
+def _path(location: str, version: int) -> Path:
+    return log_entry(location, version).with_suffix(".crc")
 
 
 def _place(path: Path, text: str) -> None:

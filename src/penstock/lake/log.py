@@ -103,6 +103,15 @@ class DataFile:
         return {"add": add}
 
 
+@dataclass(frozen=True)
+class Contents:
+    """A version: its data files by the path in their action, its metaData and its protocol."""
+
+    files: dict[str, DataFile]
+    metadata: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+
+
 def head_version(location: str) -> int | None:
     """The newest version in the log; None when the folder holds no Delta table.
 
@@ -125,12 +134,7 @@ def data_files(location: str, version: int) -> dict[str, DataFile]:
     """
     files: dict[str, DataFile] = {}
     for actions in _history(location, version, "add"):
-        for action in actions:
-            if "remove" in action:
-                files.pop(action["remove"]["path"], None)
-        for action in actions:
-            if "add" in action:
-                files[action["add"]["path"]] = DataFile(action["add"])
+        _replay(files, actions)
     return files
 
 
@@ -148,16 +152,22 @@ def removed_files(location: str, version: int) -> Iterator[tuple[DataFile, float
 
 def latest_action(location: str, version: int, kind: str) -> Mapping[str, Any]:
     """The last action of a kind that replaces itself (metaData, protocol) up to a version."""
-    return latest_actions(location, version, kind)[0]
-
-
-def latest_actions(location: str, version: int, *kinds: str) -> list[Mapping[str, Any]]:
-    """The same for several kinds, in their order."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for actions in _history(location, version, *kinds):
+    found: Mapping[str, Any] = {}
+    for actions in _history(location, version, kind):
         for action in actions:
-            found |= {kind: action[kind] for kind in kinds if kind in action}
-    return [found.get(kind, {}) for kind in kinds]
+            found = action.get(kind, found)
+    return found
+
+
+def contents(location: str, version: int) -> Contents:
+    """All that makes a version up, by one reading of the log; otherwise as ``data_files``."""
+    files: dict[str, DataFile] = {}
+    found: dict[str, Mapping[str, Any]] = {}
+    for actions in _history(location, version, "add", "metaData", "protocol"):
+        _replay(files, actions)
+        for action in actions:
+            found |= action
+    return Contents(files, found.get("metaData", {}), found.get("protocol", {}))
 
 
 def physical_names(location: str, version: int | None = None) -> dict[str, str]:
@@ -253,6 +263,15 @@ def _history(location: str, version: int, *kinds: str) -> Iterator[list[Action]]
         yield [action for kind in kinds for action in _checkpoint(log, start, kind)]
     for number in range(start + 1, version + 1):
         yield list(actions_of(location, number))
+
+
+def _replay(files: dict[str, DataFile], actions: Iterable[Action]) -> None:
+    for action in actions:
+        if "remove" in action:
+            files.pop(action["remove"]["path"], None)
+    for action in actions:
+        if "add" in action:
+            files[action["add"]["path"]] = DataFile(action["add"])
 
 
 def _last_checkpoint(log: Path) -> int | None:

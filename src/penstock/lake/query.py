@@ -29,6 +29,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,10 @@ from penstock.change import types
 from penstock.change.relation import LakeColumn
 from penstock.errors import FeatureNotSupportedError, PenstockError, TableStateError
 from penstock.lake.scan import scan
+from penstock.lake.together import alike, scan_together
 from penstock.sql.translate.expressions import Variable
 from penstock.sql.translate.query import Translation
-from penstock.sql.translate.sources import view_name
+from penstock.sql.translate.sources import union_name, view_name
 from penstock.sql.translate.values import declared_digits, spark_type
 
 _SETTINGS = {
@@ -179,8 +181,12 @@ def _job_group(spark: SparkSession, job: str) -> Iterator[None]:
 def _frame(spark: SparkSession, statement: Translation, tables: Sequence[TableAt]) -> DataFrame:
     """The statement in a session of its own."""
     session = exact_session(spark)
-    for table in tables:
-        _rows(session, table).createOrReplaceTempView(view_name(table.relid))
+    by_relid = {table.relid: table for table in tables}
+    for relid in statement.alone:
+        _rows(session, by_relid[relid]).createOrReplaceTempView(view_name(relid))
+    for relid, leaves in statement.unions.items():
+        union = _union(session, [by_relid[leaf] for leaf in leaves])
+        union.createOrReplaceTempView(union_name(relid))
     for variable in statement.variables:
         _set_variable(session, variable)
     return _interruptible(session, statement.sql)
@@ -260,11 +266,29 @@ def _set_variable(session: SparkSession, variable: Variable) -> None:
 
 
 def _rows(session: SparkSession, table: TableAt) -> DataFrame:
-    wanted = {each.name: _type(each) for each in table.columns}
     if table.version is None:
+        wanted = {each.name: _type(each) for each in table.columns}
         schema = ", ".join(f"`{n.replace('`', '``')}` {t}" for n, t in wanted.items())
         return session.createDataFrame([], schema)
-    frame = scan(session, table.location, table.version)
+    return _checked(scan(session, table.location, table.version), table)
+
+
+def _union(session: SparkSession, leaves: Sequence[TableAt]) -> DataFrame:
+    """The rows of a partitioned table's leaves; those of one definition are read as one."""
+    names = [f"`{column.name.replace('`', '``')}`" for column in leaves[0].columns]
+    there = {str(each.location): each for each in leaves if each.version is not None}
+    frames = []
+    for group in alike([(path, each.version or 0) for path, each in there.items()]):
+        frame = scan_together(session, group)
+        for each in group:
+            _checked(frame, there[each.location])
+        frames.append(frame.select(*names))
+    return reduce(DataFrame.union, frames) if frames else _rows(session, leaves[0])
+
+
+def _checked(frame: DataFrame, table: TableAt) -> DataFrame:
+    """The frame; TableStateError when its columns are not those of the catalog."""
+    wanted = {each.name: _type(each) for each in table.columns}
     found = {each.name: each.dataType.simpleString() for each in frame.schema}
     for name, kind in wanted.items():
         if found.get(name) != kind.lower():

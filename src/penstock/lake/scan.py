@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.lake.checksum import write_checksum
-from penstock.lake.log import DataFile, data_files
+from penstock.lake.checksum import has_checksum, write_checksum
+from penstock.lake.log import DataFile, contents, data_files
 
 LISTED_FILES = 32
 """Files up to which Delta is told them."""
@@ -32,11 +32,10 @@ LISTED_FILES = 32
 
 def scan(session: SparkSession, location: str | Path, version: int) -> DataFrame:
     """The rows of a table at a version; TableStateError when its log does not have it."""
-    files = list(data_files(str(location), version).values())
-    write_checksum(str(location), version, files)
+    files = _files(str(location), version)
     if len(files) > LISTED_FILES:
         return _delta(session, location, version)
-    return scan_files(session, location, version, files)
+    return scan_files(session, location, version, files.values())
 
 
 def scan_files(
@@ -59,6 +58,14 @@ def scan_files(
         java.option.empty(),
     )
     return DataFrame(listed, session)
+
+
+def _files(location: str, version: int) -> dict[str, DataFile]:
+    if has_checksum(location, version):
+        return data_files(location, version)
+    found = contents(location, version)
+    write_checksum(location, version, found)
+    return found.files
 
 
 class _Java(NamedTuple):

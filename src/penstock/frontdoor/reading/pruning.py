@@ -28,6 +28,9 @@ _LATER = "statement_timestamp()"
 
 _EPOCH = datetime(2000, 1, 1)
 
+_TEXTS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR, types.NAME})
+"""Their binary form is their text."""
+
 _BINARY: dict[int, Callable[[int], str]] = {
     types.INT2: str,
     types.INT4: str,
@@ -75,7 +78,7 @@ def _texts(parameters: Sequence[Parameter], encoding: str) -> list[str | None] |
     for each in parameters:
         if each.value is None:
             texts.append(None)
-        elif each.format == 0:
+        elif each.format == 0 or each.type_oid in _TEXTS:
             texts.append(decode(each.value, encoding))
         elif each.type_oid in _BINARY:
             number = int.from_bytes(each.value, "big", signed=True)

@@ -50,15 +50,23 @@ from penstock.sql.translate.values import (
 class Translation:
     """A statement for Spark, the lake tables it reads, and its columns' PostgreSQL types.
 
+    ``alone`` are the tables that have a view of their own, ``unions`` the leaves that partitioned
+    tables have a view of.
     ``variables`` are Spark session variables that the statement uses: for each its names, types,
     and the query of one row that sets them.  They are set in this order.
     """
 
     sql: str
     variables: tuple[Variable, ...]
-    tables: frozenset[int]
+    alone: frozenset[int]
+    unions: dict[int, tuple[int, ...]]
     type_oids: tuple[int, ...]
     typmods: tuple[int, ...]
+
+    @property
+    def tables(self) -> frozenset[int]:
+        """All tables that are read."""
+        return self.alone.union(*self.unions.values())
 
 
 def translate(
@@ -84,6 +92,7 @@ def _translate(
         sql,
         tuple(translator.variables),
         frozenset(translator.tables),
+        translator.unions,
         tuple(output.oid for output in outputs),
         tuple(output.typmod for output in outputs),
     )
@@ -105,8 +114,13 @@ class _Translator:
 
     @property
     def tables(self) -> set[int]:
-        """The lake tables that are read."""
+        """The lake tables that are read by themselves."""
         return self._sources.tables
+
+    @property
+    def unions(self) -> dict[int, tuple[int, ...]]:
+        """The leaves that are read of partitioned tables."""
+        return self._sources.unions
 
     def query(
         self, node: Node, parent: Scope | None, final: bool = False

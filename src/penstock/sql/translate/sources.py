@@ -27,6 +27,11 @@ _JOINS = {0: "JOIN", 1: "LEFT JOIN", 2: "FULL JOIN", 3: "RIGHT JOIN"}
 Query = Callable[[Node, Scope | None], tuple[str, list[Output]]]
 
 
+def union_name(relid: int) -> str:
+    """The Spark view of a partitioned table's leaves, together."""
+    return f"p{relid}"
+
+
 def view_name(relid: int) -> str:
     """The temporary view through which Spark reads a lake table."""
     return f"t{relid}"
@@ -37,6 +42,7 @@ class Sources:
 
     def __init__(self, facts: Facts, expressions: Expressions, query: Query) -> None:
         self.tables: set[int] = set()
+        self.unions: dict[int, tuple[int, ...]] = {}
         self._facts = facts
         self._expressions = expressions
         self._query = query
@@ -99,16 +105,20 @@ class Sources:
         if relation.inherited and entry["inh"]:
             raise refusal("a table with inheritance children")
         leaves = relation.leaves if entry["inh"] or relation.kind == "r" else ()
-        self.tables.update(leaves)
+        if len(leaves) > 1 and relation.columns:
+            self.unions[relation.relid] = tuple(leaves)
+        else:
+            self.tables.update(leaves)
         return self._leaves(relation, leaves), _table_columns(alias, relation, leaves)
 
     def _leaves(self, relation: RelationFacts, leaves: Sequence[int]) -> str:
         if len(leaves) == 1:
             return view_name(leaves[0])
-        names = [quote_spark(each.name) for each in relation.columns] or ["1"]
+        if leaves and relation.columns:
+            return union_name(relation.relid)
         if leaves:
-            selects = [f"SELECT {', '.join(names)} FROM {view_name(leaf)}" for leaf in leaves]
-            return f"({' UNION ALL '.join(selects)})"
+            return f"({' UNION ALL '.join(f'SELECT 1 FROM {view_name(leaf)}' for leaf in leaves)})"
+        names = [quote_spark(each.name) for each in relation.columns]
         kinds = [_empty_type(each.type_oid, each.typmod) for each in relation.columns]
         nulls = ", ".join(
             f"CAST(NULL AS {kind}) AS {name}" for kind, name in zip(kinds, names, strict=False)
