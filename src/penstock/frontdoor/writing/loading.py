@@ -48,6 +48,9 @@ from penstock.wire.responses import ServerError
 FEW_ROWS = 1000
 """Rows of a table that are put in without a look at what the statement wants of them."""
 
+FEW_TABLES = 8
+"""Tables for which that holds; of more, such as leaves, each is asked what is wanted of it."""
+
 LOAD_BYTES = 2 * 1024 * 1024 * 1024
 """Bytes of rows, as Arrow has them, that are put into relations for one statement."""
 
@@ -100,14 +103,16 @@ class Loader:
             target = waiting[relid]
             waiting = {other: each for other, each in waiting.items() if other != relid}
             wanted = [Wanted()]
-            if sizes[relid] > FEW_ROWS and relid in scans:
+            if relid in scans and (sizes[relid] > FEW_ROWS or len(targets) > FEW_TABLES):
                 wanted = [await self._wanted(target, each) for each in scans[relid]]
             whole = any(each.is_everything for each in wanted)
             if whole and sizes[relid] > self._most_rows:
                 raise self._too_much(target, sizes[relid])
-            places = await asyncio.to_thread(
-                choose, target.table, wanted, self._spark.own_session()
-            )
+            places = places_of({})
+            if wanted:
+                places = await asyncio.to_thread(
+                    choose, target.table, wanted, self._spark.own_session()
+                )
             await self._put(target, places, whole)
 
     async def load_again(self, more: Mapping[int, Places]) -> None:

@@ -58,7 +58,7 @@ from penstock.frontdoor.session_commit import SessionCommit, call, status_from
 from penstock.frontdoor.writing.cursors import read_relation
 from penstock.frontdoor.writing.deferred import check_foreign_keys, refuse_pending
 from penstock.frontdoor.writing.foreign_keys import ForeignKeys
-from penstock.frontdoor.writing.loading import FEW_ROWS, NOTHING, Loader
+from penstock.frontdoor.writing.loading import FEW_ROWS, FEW_TABLES, NOTHING, Loader
 from penstock.frontdoor.writing.narrowing import Narrowed, Narrowing
 from penstock.frontdoor.writing.referential_actions import ReferentialActions
 from penstock.frontdoor.writing.versions import rows_before
@@ -99,6 +99,10 @@ SELECT relid FROM penstock.truncated_with(ARRAY(
     SELECT x::pg_catalog.oid FROM pg_catalog.json_array_elements_text($1::json) AS r (x))) AS relid
 ORDER BY relid"""
 _READ_ONLY = "SELECT pg_catalog.current_setting('transaction_read_only')"
+_WITH_PAGES = """
+SELECT oid::pg_catalog.text FROM pg_catalog.unnest($1::pg_catalog.oid[]) AS t (oid)
+WHERE pg_catalog.pg_relation_size(oid) > 0"""
+"""Relations that may have rows."""
 _STYLES = """
 SELECT pg_catalog.set_config(name, value, true) FROM (VALUES
     ('DateStyle', 'ISO, MDY'), ('TimeZone', 'UTC'), ('IntervalStyle', 'postgres'),
@@ -205,9 +209,9 @@ class LakeWriter:
         needed: Sequence[Target],
         parameters: Parameters,
     ) -> Mapping[int, list[Narrowed]]:
-        """What the statement's scans want of tables that are not small."""
+        """What the statement's scans want, unless the tables are few and small."""
         sizes = await asyncio.to_thread(lambda: [table_size(each.table).rows for each in needed])
-        if max(sizes, default=0) <= FEW_ROWS:
+        if sum(sizes) <= FEW_ROWS and len(needed) <= FEW_TABLES:
             return {}
         narrowing = Narrowing(self._catalog, backend, write, needed)
         return await narrowing.scans(await parameters())
@@ -217,9 +221,16 @@ class LakeWriter:
     ) -> dict[int, Change]:
         """What the statement has done to its tables."""
         await backend.query(_STYLES)
-        return {
-            target.table.relid: await self._change(backend, loader, target) for target in written
-        }
+        oids = "{" + ",".join(str(target.table.relid) for target in written) + "}"
+        touched = {int(oid or 0) for (oid,) in await backend.query(_WITH_PAGES, [oids])}
+        made = {}
+        for target in written:
+            relid = target.table.relid
+            if relid in touched:
+                made[relid] = await self._change(backend, loader, target)
+            else:
+                made[relid] = Change({}, read_rows([], target.table.columns, target.name))
+        return made
 
     async def _conflicting(
         self, written: Sequence[Target], made: Mapping[int, Change]
