@@ -100,3 +100,35 @@ def test_parameters_in_another_encoding(node: Node) -> None:
             with pytest.raises(psycopg.errors.FeatureNotSupported, match="client_encoding"):
                 conn.execute(sql, ["é"])
         assert conn.execute("SELECT 1").fetchall() == [(1,)]
+
+
+ARRAYS = """
+CREATE TABLE na_rows (id int PRIMARY KEY, plain numeric[], scaled numeric(6,2)[]);
+INSERT INTO na_rows VALUES (1, '{1.5,NULL,-20,0.000001}', '{1.5,2}'), (2, '{}', NULL),
+    (3, NULL, '{}')"""
+
+
+def test_arrays_of_numerics(node: Node, publisher_db: Database) -> None:
+    """Without a scale each element has its own, as a numeric has; in text and in binary."""
+    queries = (
+        "SELECT id, plain, scaled FROM na_rows ORDER BY id",
+        "SELECT plain FROM (SELECT plain FROM na_rows WHERE id = 1 UNION ALL"
+        " SELECT scaled FROM na_rows WHERE id > 1) u",
+        "SELECT plain FROM na_rows WHERE id > 5",
+    )
+    with node.connect() as lake, publisher_db.connect() as native:
+        for conn in (lake, native):
+            conn.execute(ARRAYS)
+        for binary in (False, True):
+            for sql in queries:
+                found, expected = (
+                    sorted(map(repr, conn.execute(sql, binary=binary).fetchall()))
+                    for conn in (lake, native)
+                )
+                assert found == expected, sql
+        for conn in (lake, native):
+            conn.execute(
+                "BEGIN; DECLARE na_cursor CURSOR FOR SELECT plain FROM na_rows ORDER BY id"
+            )
+        fetched = [conn.execute("FETCH ALL na_cursor").fetchall() for conn in (lake, native)]
+        assert repr(fetched[0]) == repr(fetched[1])

@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from penstock.change import types
 from penstock.control.connect import ControlConnection
 from penstock.errors import PenstockError
@@ -38,6 +40,7 @@ from penstock.lake.query import TableAt, cancel_query, explain_query, run_query,
 from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate
 from penstock.sql.translate.values import Expr, Session
+from penstock.wire.rows_text import shown_numerics
 
 _CANCEL_AGAIN = 0.2
 """Seconds."""
@@ -97,7 +100,7 @@ class SparkQueries:
         oids = prepared.translation.type_oids
         await check_styles(backend, self.catalog, oids, prepared.settings)
         described = await self.catalog.described_types(backend, oids)
-        rows = await self._in_spark(prepared, run_query, job)
+        rows = _shown_arrays(await self._in_spark(prepared, run_query, job), prepared.translation)
         return LakeResult(rows, oids, described, f"SELECT {rows.num_rows}")
 
     async def tree(self, backend: Backend, sql: str, parameter_types: Sequence[int] = ()) -> Node:
@@ -163,3 +166,14 @@ class SparkQueries:
             reason = "user request" if by_user else "statement timeout"
             raise PenstockError(f"canceling statement due to {reason}", sqlstate="57014")
         return running.result()
+
+
+def _shown_arrays(rows: pa.Table, translation: Translation) -> pa.Table:
+    """The rows with arrays of numerics without a scale as texts; other numerics are already."""
+    kinds = enumerate(zip(translation.type_oids, translation.typmods, strict=True))
+    for place, (oid, typmod) in kinds:
+        if types.ARRAY_ELEMENTS.get(oid) == types.NUMERIC:
+            chunks = [shown_numerics(each, oid, typmod) for each in rows.column(place).chunks]
+            if chunks:
+                rows = rows.set_column(place, rows.field(place).name, pa.chunked_array(chunks))
+    return rows
