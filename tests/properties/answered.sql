@@ -121,6 +121,25 @@ SELECT count(*) FROM empty GROUP BY GROUPING SETS ((), ())
 SELECT count(*) FROM sales GROUP BY GROUPING SETS ((), ())
 SELECT DISTINCT count(*) FROM sales GROUP BY GROUPING SETS ((), ())
 SELECT count(*), grouping(v) FROM empty GROUP BY GROUPING SETS ((), ()), v
+SELECT 1 AS x FROM people WHERE id = 1 EXCEPT ALL SELECT id FROM sales WHERE id < 0
+SELECT a.id, b.id FROM people a LEFT JOIN people b ON a.id < b.id AND a.id NOT IN (SELECT boss FROM people)
+SELECT a.id, b.id FROM people a FULL JOIN people b ON a.id = b.id AND a.boss NOT IN (SELECT id FROM people WHERE id = 1)
+SELECT a.id, b.id FROM people a RIGHT JOIN people b ON a.id = b.id AND b.boss <> ALL (SELECT boss FROM people WHERE id > 3)
+SELECT a.id, b.id FROM people a LEFT JOIN people b ON a.id = b.id AND (a.boss IN (SELECT id FROM people) OR a.id NOT IN (SELECT boss FROM people WHERE boss IS NOT NULL))
+SELECT id, EXISTS (SELECT 1 FROM sales s WHERE s.person = u.id) FROM (SELECT id FROM people UNION ALL SELECT qty FROM sales WHERE id < 3) u
+SELECT id, (SELECT count(*) FROM people p WHERE p.id < u.id) FROM (SELECT id FROM people UNION ALL SELECT qty FROM sales WHERE id < 3) u
+SELECT string_agg(DISTINCT kind, ', '), count(DISTINCT qty) FROM sales
+SELECT string_agg(kind, ', ' ORDER BY id), sum(DISTINCT qty), count(DISTINCT person) FROM sales
+SELECT string_agg(kind, ',' ORDER BY id), avg(DISTINCT qty) FILTER (WHERE id > 3) FROM sales
+SELECT string_agg(DISTINCT kind, ', '), string_agg(DISTINCT kind, ', ' ORDER BY kind DESC) FROM sales
+SELECT string_agg(DISTINCT kind, '-') FILTER (WHERE qty > 2), string_agg(kind, '' ORDER BY id) FILTER (WHERE id < 0), string_agg(NULL::text, ',' ORDER BY id) FROM sales
+SELECT city, string_agg(name, ', ' ORDER BY name NULLS FIRST, id) FROM people GROUP BY city
+SELECT id, EXISTS (SELECT 1 FROM sales s WHERE s.person = p.id) IS TRUE FROM people p
+SELECT id FROM people p WHERE NOT EXISTS (SELECT 1 FROM sales s WHERE s.person = p.id) IS TRUE
+SELECT p.id, p.name, s.kind, count(*) FROM people p JOIN sales s ON s.person = p.id GROUP BY p.id, ROLLUP (s.kind)
+SELECT (E'\x0b' || id)::int FROM people WHERE id = 1
+SELECT id, count(*) OVER (PARTITION BY code::char(1)), count(*) OVER (PARTITION BY salary) FROM people
+SELECT seen - interval '107000000 days' FROM people WHERE id = 1
 SELECT p.id, p.name, count(s.id) FROM people p LEFT JOIN sales s ON s.person = p.id GROUP BY p.id ORDER BY p.id
 SELECT sum(amount) FILTER (WHERE kind = 'red'), count(*) FILTER (WHERE qty > 2), avg(amount) FILTER (WHERE kind IS NULL), bool_or(qty > 3) FILTER (WHERE id > 5) FROM sales
 SELECT bool_and(ok), bool_or(ok), every(ok IS NOT NULL), bit_and(id), bit_or(small) FROM people

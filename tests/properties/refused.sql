@@ -40,3 +40,12 @@ SELECT nums || 1 FROM people -- array_append
 SELECT age(seen) FROM people -- age
 SELECT FROM people -- without columns
 SELECT id AS a, id AS b, count(*) FROM people GROUP BY GROUPING SETS ((a), (b)) -- one expression as two
+SELECT 1 AS x FROM people EXCEPT ALL SELECT 1.0 FROM people -- display scales
+SELECT code FROM people INTERSECT ALL SELECT code::char(8) FROM people -- character values
+SELECT doc FROM people INTERSECT ALL SELECT doc FROM people -- jsonb
+SELECT id, count(*) OVER (PARTITION BY doc) FROM people -- jsonb
+SELECT DISTINCT ON (doc) id FROM people -- jsonb
+SELECT ARRAY[u] FROM people -- ARRAY of type uuid
+SELECT count(b.tableoid) FROM people a LEFT JOIN empty b ON a.id = b.id -- outer join
+SELECT count(*) FROM (SELECT FROM people UNION ALL SELECT FROM sales) x -- without columns
+SELECT a.id FROM people a LEFT JOIN people b ON (a.id, a.city) NOT IN (SELECT boss, city FROM people) -- several columns

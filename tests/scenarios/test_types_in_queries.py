@@ -132,3 +132,24 @@ def test_arrays_of_numerics(node: Node, publisher_db: Database) -> None:
             )
         fetched = [conn.execute("FETCH ALL na_cursor").fetchall() for conn in (lake, native)]
         assert repr(fetched[0]) == repr(fetched[1])
+
+
+def test_texts_in_a_query_have_the_sessions_style(node: Node) -> None:
+    """Where that is not the default one, text that is made of a value in a query is refused."""
+    with node.connect() as conn:
+        conn.execute("CREATE TABLE ts_rows (id int, d date, i interval, b bytea)")
+        conn.execute("INSERT INTO ts_rows VALUES (1, '2024-02-01', '1 day', '\\x80')")
+        for setting, text in (
+            ("DateStyle = 'German'", "d::text"),
+            ("DateStyle = 'SQL, DMY'", "concat(d)"),
+            ("DateStyle = 'German'", "d || 'x'"),
+            ("IntervalStyle = 'iso_8601'", "i::text"),
+            ("bytea_output = 'escape'", "length(concat(b))"),
+        ):
+            query = f"SELECT {text} FROM ts_rows".encode()
+            assert conn.execute(query).fetchone() is not None
+            with conn.transaction(force_rollback=True):
+                conn.execute(f"SET LOCAL {setting}")
+                assert conn.execute("SELECT id FROM ts_rows WHERE d > '2024-01-01'").fetchall()
+                with pytest.raises(psycopg.errors.FeatureNotSupported, match="text form"):
+                    conn.execute(query)

@@ -12,7 +12,7 @@ A Spark error becomes PostgreSQL's error where there is one:
     raise_error('penstock:XXXXX:message')     XXXXX; 0x and hexadecimal digits are one, too
     DIVIDE_BY_ZERO, REMAINDER_BY_ZERO         22012
     ARITHMETIC_OVERFLOW, CAST_OVERFLOW        22003
-    DATETIME_OVERFLOW                         22008
+    DATETIME_OVERFLOW and of intervals        22008
     CAST_INVALID_INPUT                        22P02
     SCALAR_SUBQUERY_TOO_MANY_ROWS             21000
     NUMERIC_VALUE_OUT_OF_RANGE and the like   0A000: PostgreSQL has more digits than 38
@@ -49,6 +49,7 @@ from penstock.sql.translate.query import Translation
 from penstock.sql.translate.sources import union_name, view_name
 from penstock.sql.translate.values import declared_digits, spark_type
 
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer"
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -65,6 +66,8 @@ _SETTINGS = {
     # A product's inner rows come out of Spark's sorter, which looks at each row whether the task
     # was cancelled; kept in memory as rows they would be gone through to the end.
     "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "0",
+    # It does not look into subqueries, and then Spark does not find their outer columns.
+    "spark.sql.optimizer.excludedRules": f"{_OPTIMIZER}.PushProjectionThroughUnion",
     # The plan is searched for nested loops, so it must not be cut, whatever the user has set.
     "spark.sql.maxPlanStringLength": str(10_000_000),
 }
@@ -77,6 +80,7 @@ _SQLSTATES = {
     "DIVIDE_BY_ZERO": ("22012", "division by zero"),
     "REMAINDER_BY_ZERO": ("22012", "division by zero"),
     "DATETIME_OVERFLOW": ("22008", "timestamp out of range"),
+    "INTERVAL_ARITHMETIC_OVERFLOW": ("22008", "timestamp out of range"),
     "CAST_INVALID_INPUT": ("22P02", "invalid input syntax"),
     "SCALAR_SUBQUERY_TOO_MANY_ROWS": (
         "21000",
@@ -95,6 +99,9 @@ _UNDERLINED = re.compile(r"== SQL [^\n]*\n([^\n]*)\n( *)(\^+)")
 _RIGHT_OPERAND = re.compile(r" AS ([A-Z]+)\)$")
 _CAST_TO = re.compile(r'cannot be cast to "([A-Z]+)"')
 _CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_.]+)?\]")
+_LONG_OVERFLOW = "java.lang.ArithmeticException: long overflow"
+"""Of days or microseconds: integers overflow with a condition."""
+_CAUSE = re.compile(r"^: ([^\n]+)$", re.MULTILINE)
 _RAISED = re.compile(r"penstock:([0-9A-Z]{5}):([^\n]*?)(?: SQLSTATE: P0001|$)", re.MULTILINE)
 
 log = logging.getLogger(__name__)
@@ -207,9 +214,8 @@ def filter_session(spark: SparkSession) -> SparkSession:
     """
     session = exact_session(spark)
     session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
-    rules = ("SimplifyBinaryComparison", "BooleanSimplification")
-    package = "org.apache.spark.sql.catalyst.optimizer"
-    excluded = ",".join(f"{package}.{rule}" for rule in rules)
+    rules = ("SimplifyBinaryComparison", "BooleanSimplification", "PushProjectionThroughUnion")
+    excluded = ",".join(f"{_OPTIMIZER}.{rule}" for rule in rules)
     session.conf.set("spark.sql.optimizer.excludedRules", excluded)
     return session
 
@@ -341,10 +347,14 @@ def _runtime_error(error: Any) -> PenstockError:
     if name in _SQLSTATES:
         sqlstate, message = _SQLSTATES[name]
         return PenstockError(message, sqlstate=sqlstate)
+    if _LONG_OVERFLOW in text:
+        return PenstockError("timestamp out of range", sqlstate="22008")
     if "cancelled" in text.lower() or "SPARK_JOB_CANCELLED" in text:
         return CANCELLED
     log.error("a query failed in Spark: %s", text)  # not one that PostgreSQL would have
-    return PenstockError(f"the query failed in Spark: {_first_line(error)}")
+    cause = _CAUSE.search(text)
+    reason = cause.group(1) if cause is not None else _first_line(error)
+    return PenstockError(f"the query failed in Spark: {reason}")
 
 
 def _overflowing(condition: str, text: str) -> str:

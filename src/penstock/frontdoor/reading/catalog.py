@@ -29,7 +29,7 @@ from penstock.sql.translate.facts import (
 )
 from penstock.sql.translate.registry import Function
 
-_STYLED = frozenset(
+STYLED = frozenset(
     {1186, 1187, 3908, 3909, 3910, 3911, 3912, 3913, 4533, 4534, 4535, 6152, 6153, 6155}
 )
 """interval, ranges and multiranges of dates and timestamps, and arrays of them."""
@@ -202,7 +202,7 @@ class CatalogReader:
     async def styled_types(self, backend: Backend, oids: set[int]) -> set[int]:
         """Those of the types whose text depends on the session's settings, as far as known."""
         own = {oid for oid in oids if oid >= FIRST_OWN_OID}
-        styled = oids & _STYLED
+        styled = oids & STYLED
         if own:
             rows = await backend.query(
                 "SELECT t.oid::text FROM pg_catalog.pg_type t"

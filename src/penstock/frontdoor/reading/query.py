@@ -35,7 +35,7 @@ from penstock.frontdoor.reading.analysis import Analyst
 from penstock.frontdoor.reading.catalog import CatalogReader, timeout_of
 from penstock.frontdoor.reading.parameters import parameter_values
 from penstock.frontdoor.reading.pruning import Asked, without_pruned
-from penstock.frontdoor.reading.styles import check_styles
+from penstock.frontdoor.reading.styles import check_styles, other_styles
 from penstock.lake.query import TableAt, cancel_query, explain_query, run_query, unload_query
 from penstock.sql.nodes import Node
 from penstock.sql.translate.query import Translation, translate
@@ -113,7 +113,8 @@ class SparkQueries:
         """Translate a statement; ``values`` are those of its parameters."""
         facts, settings = await self.catalog.facts(backend, tree)
         facts = await without_pruned(backend, facts, asked)
-        translation = translate(tree, facts, values, Session(settings["TimeZone"]))
+        session = Session(settings["TimeZone"], other_styles=other_styles(settings))
+        translation = translate(tree, facts, values, session)
         reads = await self.catalog.versions(backend, sorted(translation.tables), self.lake)
         return PreparedQuery(translation, tuple(reads), settings)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from penstock.change import types
 from penstock.errors import FeatureNotSupportedError
 from penstock.frontdoor.actions import Backend
-from penstock.frontdoor.reading.catalog import CatalogReader
+from penstock.frontdoor.reading.catalog import STYLED, CatalogReader
 
 _PLAIN_STYLES = {
     "IntervalStyle": ("postgres",),
@@ -46,6 +46,18 @@ async def check_kept_texts(
             f'{wrong[0]} "{settings[wrong[0]]}" is not supported for this query\'s result types',
             hint=f"SET {wrong[0]} = '{_PLAIN_STYLES[wrong[0]][0]}'.",
         )
+
+
+def other_styles(settings: Settings) -> frozenset[int]:
+    """Types whose text in a query would be another than that of the default settings."""
+    found: set[int] = set()
+    if not settings["DateStyle"].startswith("ISO"):
+        found |= {types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ}
+    if settings["bytea_output"] != "hex":
+        found.add(types.BYTEA)
+    if any(settings[name] not in plain for name, plain in _PLAIN_STYLES.items()):
+        found |= STYLED
+    return frozenset(found)
 
 
 def refuse_encoding(settings: Settings) -> None:

@@ -162,16 +162,16 @@ def _string_agg(use: Aggregate) -> Expr:
     value, separator = use.args
     if not separator.constant:
         raise refusal("string_agg() with a separator that is not a constant")
-    keys = [key.sql for key in use.order]
-    if use.distinct and not keys:
-        keys = [f"{value.sql} ASC NULLS LAST"]
-    if use.distinct and use.condition:
-        raise refusal("string_agg() with both DISTINCT and FILTER")
-    inner = f"CASE WHEN {use.condition} THEN {value.sql} END" if use.condition else value.sql
-    ordered = f" WITHIN GROUP (ORDER BY {', '.join(keys)})" if keys else ""
-    word = "DISTINCT " if use.distinct else ""
     quoted = quote_spark_literal(separator.value or "")
-    return Expr(f"listagg({word}{inner}, {quoted}){ordered}", types.TEXT)
+    condition = f"{value.sql} IS NOT NULL"
+    if use.condition:
+        condition = f"{use.condition} AND {condition}"
+    if not use.distinct and not use.order:
+        return Expr(f"listagg({value.sql}, {quoted}) FILTER (WHERE {condition})", types.TEXT)
+    # Not listagg's own order: Spark cannot plan it beside other aggregates with DISTINCT.
+    rows = _collected(use, condition)
+    sql = let([rows], lambda v: f"IF(size({v[0]}) = 0, NULL, array_join({v[0]}, {quoted}))")
+    return Expr(sql, types.TEXT)
 
 
 def _array_agg(use: Aggregate) -> Expr:
@@ -181,18 +181,25 @@ def _array_agg(use: Aggregate) -> Expr:
         raise refusal(f"array_agg() of {types.type_name(value.oid)}")
     if value.oid == types.NUMERIC:
         raise refusal("array_agg() of numeric", "Cast to double precision or text.")
+    rows = _collected(use, use.condition)
+    sql = let([rows], lambda v: f"IF(size({v[0]}) = 0, NULL, {v[0]})")
+    return Expr(f"CAST({sql} AS {spark_type(use.result)})", use.result)
+
+
+def _collected(use: Aggregate, condition: str | None) -> str:
+    """An array of the first argument's values for which a condition is true, in their order."""
+    value = use.args[0]
     keys = list(use.order)
     if use.distinct and not keys:
         keys = [OrderKey(value, descending=False, nulls_first=False)]
     fields = [f"'k{i}', {need_order(key.expr, 'ORDER BY')}" for i, key in enumerate(keys)]
     fields.append(f"'v', {value.sql}")
     name = "collect_set" if use.distinct else "collect_list"
-    only = f" FILTER (WHERE {use.condition})" if use.condition else ""
+    only = f" FILTER (WHERE {condition})" if condition else ""
     rows = f"{name}(named_struct({', '.join(fields)})){only}"
     if keys:
         rows = f"array_sort({rows}, (l, r) -> {_comparison(keys, 0)})"
-    sql = let([rows], lambda v: f"IF(size({v[0]}) = 0, NULL, transform({v[0]}, e -> e.v))")
-    return Expr(f"CAST({sql} AS {spark_type(use.result)})", use.result)
+    return f"transform({rows}, e -> e.v)"
 
 
 def _comparison(keys: Sequence[OrderKey], at: int) -> str:

@@ -161,6 +161,11 @@ def _from_numeric(expr: Expr, target: int) -> Expr:
 def as_text(session: Session, expr: Expr) -> Expr:
     """What the type's output function prints, as text."""
     oid = expr.oid
+    if oid in session.other_styles:
+        raise refusal(
+            f"the text form of {types.type_name(oid)} under this DateStyle, IntervalStyle,"
+            " TimeZone or bytea_output"
+        )
     if oid in TEXTS:
         trimmed = f"TRIM(TRAILING ' ' FROM {expr.sql})" if oid == types.BPCHAR else expr.sql
         return Expr(trimmed, types.TEXT, value=NOT_CONSTANT if oid == types.BPCHAR else expr.value)
@@ -195,10 +200,10 @@ def _time_text(session: Session, expr: Expr) -> str:
 
 
 _READABLE = {
-    types.INT2: r"^[ \\t\\n\\r\\f]*[+-]?[0-9]+[ \\t\\n\\r\\f]*$",
-    types.INT4: r"^[ \\t\\n\\r\\f]*[+-]?[0-9]+[ \\t\\n\\r\\f]*$",
-    types.INT8: r"^[ \\t\\n\\r\\f]*[+-]?[0-9]+[ \\t\\n\\r\\f]*$",
-    types.DATE: r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    types.INT2: r"^[ \\t\\n\\x0b\\r\\f]*[+-]?[0-9]+[ \\t\\n\\x0b\\r\\f]*$",
+    types.INT4: r"^[ \\t\\n\\x0b\\r\\f]*[+-]?[0-9]+[ \\t\\n\\x0b\\r\\f]*$",
+    types.INT8: r"^[ \\t\\n\\x0b\\r\\f]*[+-]?[0-9]+[ \\t\\n\\x0b\\r\\f]*$",
+    types.DATE: r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}$",
 }
 """Text that PostgreSQL and Spark read alike (in a Spark string literal)."""
 

@@ -42,6 +42,7 @@ from penstock.sql.translate.values import (
     literal,
     need_order,
     null,
+    partition_key,
     refusal,
     spark_type,
     without_value,
@@ -112,13 +113,14 @@ class Expressions:
         """The expressions of a list of nodes."""
         return [self(node, scope) for node in nodes or []]
 
-    def condition(self, node: Any, scope: Scope) -> str | None:
+    def condition(self, node: Any, scope: Scope, *, filters: bool = True) -> str | None:
         """The SQL of a condition, None when there is none.
 
         Only rows for which it is true count.  So IN with a subquery may give false for NULL here,
-        as it does in Spark, as long as nothing around it turns false into true.
+        as it does in Spark, as long as nothing around it turns false into true.  ``filters``: rows
+        for which it is not true go, which they do not in the ON of an outer join.
         """
-        return None if node is None else self._filter(node, scope, conjunct=True)
+        return None if node is None else self._filter(node, scope, conjunct=filters)
 
     def _filter(self, node: Node, scope: Scope, conjunct: bool) -> str:
         if node.tag == "BOOLEXPR" and node["boolop"] != "not":
@@ -161,6 +163,8 @@ class Expressions:
             return self(entry["joinaliasvars"][attno - 1], _with_aggregate(home, scope))
         if entry["rtekind"] == 9:
             return self(entry["groupexprs"][attno - 1], _with_aggregate(home, scope))
+        if attno < 0 and node.get("varnullingrels"):
+            raise refusal("a system column of a table that an outer join may lack")
         expr = home.columns[index](attno)
         if expr.sql in home.totals:  # of the query around this one
             return without_value(expr)
@@ -380,8 +384,9 @@ class Expressions:
 
     def _arrayexpr(self, node: Node, scope: Scope) -> Expr:
         kind = node["array_typeid"]
-        if node["multidims"] or node["element_typeid"] == types.NUMERIC:
-            raise refusal("this ARRAY")
+        element = node["element_typeid"]
+        if node["multidims"] or element == types.NUMERIC or kind not in types.ARRAY_ELEMENTS:
+            raise refusal(f"this ARRAY of {types.type_name(element)}")
         items = ", ".join(item.sql for item in self.each(node["elements"], scope))
         return Expr(f"CAST(array({items}) AS {spark_type(kind)})", kind)
 
@@ -451,7 +456,7 @@ class Expressions:
         entries = scope.query["targetList"]
         by_ref = {entry["ressortgroupref"]: entry["expr"] for entry in entries}
         partition = [
-            bare(self(by_ref[each["tleSortGroupRef"]], scope))
+            partition_key(self(by_ref[each["tleSortGroupRef"]], scope), each["eqop"])
             for each in clause.items("partitionClause")
         ]
         order = self.order_keys(clause.items("orderClause"), entries, scope)
@@ -485,7 +490,7 @@ class Expressions:
             raise refusal("this kind of subquery")
         sql, outputs = self._subquery(node["subselect"], scope)
         if kind == _EXISTS:
-            return Expr(f"EXISTS ({sql})", types.BOOL)
+            return Expr(f"(EXISTS ({sql}))", types.BOOL)
         if self._hoist and not is_correlated(node["subselect"]):
             return self._variable(sql, outputs[0])
         return scalar(sql, outputs)

@@ -41,7 +41,7 @@ from penstock.sql.translate.values import (
     Expr,
     Session,
     SubqueryInLet,
-    bare,
+    partition_key,
     refusal,
 )
 
@@ -173,7 +173,7 @@ class _Translator:
         keys = []
         for clause in node["distinctClause"]:
             number = numbers[clause["tleSortGroupRef"]]
-            keys.append(bare(outputs[number - 1].expr("q", number)))
+            keys.append(partition_key(outputs[number - 1].expr("q", number), clause["eqop"]))
         window = f"PARTITION BY {', '.join(keys)}{order or ' ORDER BY NULL'}"
         ranked = f"SELECT q.*, row_number() OVER ({window}) AS place FROM ({core}) AS q"
         return f"SELECT * FROM ({ranked}) WHERE place = 1"

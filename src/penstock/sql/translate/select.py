@@ -68,7 +68,7 @@ class Select:
         where = self._expressions.condition(node["jointree"]["quals"], scope)
         rows = f"{source} WHERE {where}" if where else source
         keys, sets = self._group_keys(node, scope), grouping_sets(node)
-        if node.items("constraintDeps") and not sets:
+        if node.items("constraintDeps"):
             scope.keys = frozenset(keys.values())
         target = self._target(node, scope)
         queries = [target.of(rows, _group_by(keys, sets))]

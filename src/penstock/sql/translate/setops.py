@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """UNION, INTERSECT and EXCEPT, with and without ALL.
 
-Both sides are cast to the column types that PostgreSQL chose.  Where equal rows become one, a
-numeric must be shown alike on both sides, or which of them is shown would be left to chance.
+Both sides are cast to the column types that PostgreSQL chose.  Where rows are compared, that is
+everywhere but in UNION ALL, a numeric must be shown alike on both sides: the display scale would be
+compared too, and which of two equal ones is shown would be left to chance.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ def set_operation(
         return query(scope.entry(node["rtindex"])["subquery"], scope)
     left, left_outputs = set_operation(node["larg"], scope, session, query)
     right, right_outputs = set_operation(node["rarg"], scope, session, query)
+    union_all = node["all"] and _WORDS[node["op"]] == "UNION"
+    if not node.items("colTypes"):
+        raise refusal("a set operation of queries without columns")
     a_exprs, b_exprs = [], []
     kinds = zip(node["colTypes"], node["colTypmods"], strict=True)
     for number, (oid, typmod) in enumerate(kinds, 1):
         a = cast(session, left_outputs[number - 1].expr("a", number), oid)
         b = cast(session, right_outputs[number - 1].expr("b", number), oid)
         a, b = _alike(replace(a, typmod=typmod), replace(b, typmod=typmod))
-        if not node["all"]:
+        if not union_all:
             for side in (a, b):
                 need_equality(side, _WORDS[node["op"]])
         a_exprs.append(a)

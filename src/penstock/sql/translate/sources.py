@@ -63,7 +63,7 @@ class Sources:
         word = _JOINS.get(node["jointype"])
         if word is None:
             raise refusal("this kind of join")
-        condition = self._expressions.condition(node["quals"], scope)
+        condition = self._expressions.condition(node["quals"], scope, filters=word == "JOIN")
         if condition is None:
             if word == "JOIN":
                 return f"({left} CROSS JOIN {right})"

@@ -130,6 +130,8 @@ class Session:
 
     timezone: str = "UTC"
     exact: bool = False
+    other_styles: frozenset[int] = frozenset()
+    """Types whose text is not that of PostgreSQL's default settings."""
 
     def need_utc(self, what: str) -> None:
         """Refuse what depends on the time zone unless that is UTC."""
@@ -207,6 +209,16 @@ def need_equality(expr: Expr, what: str, operator: int = 0) -> str:
     if expr.oid == types.NUMERIC and not expr.numeric.fixed and not is_trimmed(expr):
         raise refusal(f"{what} of numeric values with different display scales", "Use round().")
     return expr.sql
+
+
+def partition_key(expr: Expr, operator: int) -> str:
+    """SQL whose equality is PostgreSQL's, for what does not show the value (PARTITION BY).
+
+    ``operator`` as for ``need_equality``.
+    """
+    if expr.oid in (types.BPCHAR, types.NUMERIC):
+        return bare(expr)
+    return need_equality(expr, "PARTITION BY or DISTINCT ON", operator)
 
 
 def bare(expr: Expr) -> str:
