@@ -140,6 +140,10 @@ SELECT p.id, p.name, s.kind, count(*) FROM people p JOIN sales s ON s.person = p
 SELECT (E'\x0b' || id)::int FROM people WHERE id = 1
 SELECT id, count(*) OVER (PARTITION BY code::char(1)), count(*) OVER (PARTITION BY salary) FROM people
 SELECT seen - interval '107000000 days' FROM people WHERE id = 1
+SELECT day - 62, count(*) FROM sales GROUP BY ROLLUP (day - 62)
+SELECT score::int4, count(*) FROM people GROUP BY CUBE ((score::int4))
+SELECT extract(year from seen + interval '1 day'), count(*) FROM people GROUP BY ROLLUP (extract(year from seen + interval '1 day'))
+SELECT name::varchar(2) || 'x', make_date(2020, 1, id), count(*) FROM people WHERE id < 0 GROUP BY CUBE (name::varchar(2) || 'x', make_date(2020, 1, id))
 SELECT p.id, p.name, count(s.id) FROM people p LEFT JOIN sales s ON s.person = p.id GROUP BY p.id ORDER BY p.id
 SELECT sum(amount) FILTER (WHERE kind = 'red'), count(*) FILTER (WHERE qty > 2), avg(amount) FILTER (WHERE kind IS NULL), bool_or(qty > 3) FILTER (WHERE id > 5) FROM sales
 SELECT bool_and(ok), bool_or(ok), every(ok IS NOT NULL), bit_and(id), bit_or(small) FROM people

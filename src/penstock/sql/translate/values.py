@@ -19,10 +19,10 @@ scales: its values count as having the least scale that shows them (PostgreSQL's
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any
 
 from penstock.change import types
@@ -372,17 +372,16 @@ class SubqueryInLet(Exception):
     """A subquery got into a lambda function, where Spark has none; see ``query.translate``."""
 
 
-_variables = itertools.count(1)
-
-
 def let(values: Sequence[str], body: Callable[[Sequence[str]], str]) -> str:
     """``body`` of values that are evaluated once; their texts are repeated only when short."""
     if all(len(value) <= 24 for value in values):
         return body(values)
     if any("(SELECT " in value for value in values):
         raise SubqueryInLet
-    name = f"v{next(_variables)}"
     fields = ", ".join(f"'f{i}', {value}" for i, value in enumerate(values))
+    # Of the same values the same, so that an expression is the same text wherever it stands: Spark
+    # finds the keys of grouping sets by that.
+    name = f"v{sha256(fields.encode()).hexdigest()[:12]}"
     inner = body([f"{name}.f{i}" for i in range(len(values))])
     if "(SELECT " in inner:
         raise SubqueryInLet
