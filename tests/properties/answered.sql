@@ -140,6 +140,10 @@ SELECT p.id, p.name, s.kind, count(*) FROM people p JOIN sales s ON s.person = p
 SELECT (E'\x0b' || id)::int FROM people WHERE id = 1
 SELECT id, count(*) OVER (PARTITION BY code::char(1)), count(*) OVER (PARTITION BY salary) FROM people
 SELECT seen - interval '107000000 days' FROM people WHERE id = 1
+WITH c AS (SELECT kind, qty FROM sales WHERE id < 0) SELECT * FROM (SELECT kind, count(*) FROM c GROUP BY ROLLUP (kind)) s
+WITH c AS (SELECT kind, qty FROM sales), u AS (SELECT kind, sum(qty) FROM c GROUP BY ROLLUP (kind)) SELECT * FROM u
+WITH c AS (SELECT kind, qty FROM sales) SELECT kind, count(*) FROM c GROUP BY ROLLUP (kind) UNION ALL SELECT 'x', 1
+SELECT 1 FROM sales HAVING EXISTS (SELECT grouping(id) FROM empty GROUP BY ROLLUP (id))
 SELECT day - 62, count(*) FROM sales GROUP BY ROLLUP (day - 62)
 SELECT score::int4, count(*) FROM people GROUP BY CUBE ((score::int4))
 SELECT extract(year from seen + interval '1 day'), count(*) FROM people GROUP BY ROLLUP (extract(year from seen + interval '1 day'))

@@ -49,3 +49,4 @@ SELECT ARRAY[u] FROM people -- ARRAY of type uuid
 SELECT count(b.tableoid) FROM people a LEFT JOIN empty b ON a.id = b.id -- outer join
 SELECT count(*) FROM (SELECT FROM people UNION ALL SELECT FROM sales) x -- without columns
 SELECT a.id FROM people a LEFT JOIN people b ON (a.id, a.city) NOT IN (SELECT boss, city FROM people) -- several columns
+SELECT coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(coalesce(id, 0), 1), 2), 3), 4), 5), 6), 7), 8), 9), 10), 11), 12), 13), 14), 15), 16), 17), 18), 19), 20), 21), 22), 23), 24), 25), 26), 27), 28), 29), 30), 31), 32), 33), 34), 35), 36), 37), 38), 39) FROM people -- as deep

@@ -126,6 +126,12 @@ def test_arrays_of_numerics(node: Node, publisher_db: Database) -> None:
                     for conn in (lake, native)
                 )
                 assert found == expected, sql
+        copied = []
+        for conn in (lake, native):
+            copy = "COPY (SELECT plain, scaled FROM na_rows ORDER BY id) TO STDOUT"
+            with conn.cursor() as cursor, cursor.copy(copy) as rows:
+                copied.append([bytes(each) for each in rows])
+        assert copied[0] == copied[1]
         for conn in (lake, native):
             conn.execute(
                 "BEGIN; DECLARE na_cursor CURSOR FOR SELECT plain FROM na_rows ORDER BY id"

@@ -33,7 +33,9 @@ from penstock.sql.translate.values import TEXTS
 from penstock.wire.rows import encode_rows
 
 AT_ONCE = 3
-STEPS = ("plans", "analysed_query", "writes", "scans", "query_schema")
+STEPS = (
+    "plans", "analysed_query", "writes", "scans", "query_schema", "plans_without_checks",
+)  # fmt: skip
 """Of the node's schema: what queries and writes need."""
 """Queries that are compared at the same time: planning small ones keeps one core busy."""
 

@@ -35,7 +35,8 @@ def has_checksum(location: str, version: int) -> bool:
 def write_checksum(location: str, version: int, found: Contents) -> None:
     """Write the file, unless it is there, or the table is one that we would not describe whole."""
     path = _path(location, version)
-    if path.exists() or not _UNTOLD.isdisjoint(found.protocol.get("writerFeatures", ())):
+    features = found.protocol.get("writerFeatures") or ()
+    if path.exists() or not _UNTOLD.isdisjoint(features):
         return
     checksum = {
         "tableSizeBytes": sum(file.add["size"] for file in found.files.values()),
@@ -55,6 +56,7 @@ def remove_checksums(location: str, before: int) -> None:
     """Remove those of the versions before one, whose entries are gone: deltalake leaves them."""
     for path in (Path(location) / "_delta_log").glob("[0-9]" * 20 + ".crc"):
         if int(path.stem) < before:
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's of Spark's
             path.unlink(missing_ok=True)
 
 

@@ -48,7 +48,7 @@ def alike(tables: Sequence[tuple[str, int]]) -> list[list[Version]]:
 def scan_together(session: SparkSession, group: Sequence[Version]) -> DataFrame:
     """The rows of a group that ``alike`` has made."""
     first = group[0]
-    if len(group) == 1:
+    if len(first.found.files) > LISTED_FILES:
         return scan(session, first.location, first.number)
     write_checksum(first.location, first.number, first.found)
     return scan_files(session, first.location, first.number, _files(group))

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.change.types import arrow_type
+from penstock.change.types import ARRAY_ELEMENTS, arrow_type
 from penstock.errors import PenstockError
 from penstock.frontdoor.actions import Backend, CopyLake, RunOnLake
 from penstock.frontdoor.reading.pruning import Asked
@@ -75,11 +75,15 @@ class _Relation:
     parts: tuple[int, ...] | None
 
 
+_DECLARED = 4
+"""The least typmod of a numeric with a scale: its values are as they are shown."""
+
+
 @dataclass
 class CopySource:
     """Rows to be copied: names and types of the columns, the rows, what is removed afterwards.
 
-    ``typmods`` are those of stored columns; None when Spark gives each numeric as it is shown.
+    ``typmods`` are those of the columns; None when each numeric comes as it is shown.
     """
 
     names: tuple[str, ...]
@@ -180,7 +184,11 @@ class CopySources:
     async def _spark(self, backend: Backend, tree: Node, sql: str) -> CopySource:
         prepared = await self._queries.prepare(backend, tree, (), Asked(sql))
         names = tuple(_name(entry) for entry in _visible(tree))
-        source = CopySource(names, prepared.translation.type_oids, prepared.settings, iter(()))
+        kinds = prepared.translation.type_oids
+        pairs = zip(kinds, prepared.translation.typmods, strict=True)
+        # Other numerics than those in arrays come from Spark as they are shown.
+        typmods = tuple(mod if oid in ARRAY_ELEMENTS else _DECLARED for oid, mod in pairs)
+        source = CopySource(names, kinds, prepared.settings, iter(()), typmods)
         source.folder = self._scratch / f"copy-{uuid.uuid4()}"
         job = f"penstock client copy {next(_jobs)}"
         running = asyncio.ensure_future(self._queries.unload(prepared, job, source.folder))

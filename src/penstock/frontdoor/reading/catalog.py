@@ -58,10 +58,7 @@ SELECT
     'children', EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
     'lake', EXISTS (SELECT FROM penstock.table_version v WHERE v.relid = c.oid),
     'leaves', CASE WHEN c.relkind = 'p' THEN
-        (SELECT json_agg(json_build_array(l.oid::int8, ln.nspname, l.relname))
-            FROM pg_catalog.pg_partition_tree(c.oid) t
-            JOIN pg_catalog.pg_class l ON l.oid = t.relid
-            JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace
+        (SELECT json_agg(t.relid::oid::int8) FROM pg_catalog.pg_partition_tree(c.oid) t
             WHERE t.isleaf AND t.relid <> c.oid) END,
     'view', CASE WHEN c.relkind = 'v' THEN
         (SELECT r.ev_action::text FROM pg_catalog.pg_rewrite r
@@ -249,8 +246,7 @@ def _columns(entries: list[list[Any]]) -> tuple[LakeColumn, ...]:
 
 def _relation(entry: dict[str, Any]) -> RelationFacts:
     kind = entry["kind"]
-    parts = entry["leaves"] or ()
-    leaves = (entry["relid"],) if kind == "r" else tuple(oid for oid, _, _ in parts)
+    leaves = (entry["relid"],) if kind == "r" else tuple(entry["leaves"] or ())
     view = parse_nodes(entry["view"]) if entry["view"] else None
     return RelationFacts(
         entry["relid"],
@@ -262,7 +258,6 @@ def _relation(entry: dict[str, Any]) -> RelationFacts:
         view[0] if view else None,
         bool(entry["children"]) and kind == "r",
         bool(entry["lake"]),
-        tuple((schema, name) for _, schema, name in parts),
     )
 
 

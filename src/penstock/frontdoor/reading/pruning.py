@@ -6,12 +6,14 @@ Out:  the facts, where partitioned tables have those leaves alone that are in th
 
 Spark needs some ten milliseconds for each leaf, however little is in it.  The plan is made when the
 query runs: so it has the values, and partitions that were attached since it was prepared.  A leaf
-is left out when no use of its table may find a row there.
+is left out when no use of its table may find a row there.  Where a value cannot be told, the plan
+is one for any value of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -19,12 +21,11 @@ from penstock.change import types
 from penstock.frontdoor.actions import Backend, Parameter
 from penstock.frontdoor.routing.plans import scanned
 from penstock.sql.commands import parse
-from penstock.sql.tokens import Kind
 from penstock.sql.translate.facts import Facts, RelationFacts
 from penstock.wire.encodings import decode
 
-_LATER = "statement_timestamp()"
-"""Spark's query gets a later one than the plan."""
+_EARLIER = "statement_timestamp()"
+"""Spark's query has an earlier one than the plan: then it must not count for that."""
 
 _EPOCH = datetime(2000, 1, 1)
 
@@ -52,40 +53,39 @@ class Asked:
 
 async def without_pruned(backend: Backend, facts: Facts, asked: Asked) -> Facts:
     """The facts without the leaves that the query does not read."""
-    several = [each for each in facts.relations.values() if len(each.leaf_names) > 1]
-    if not several or _LATER in facts.values:
+    several = [each for each in facts.relations.values() if each.kind == "p"]
+    if all(len(each.leaves) < 2 for each in several):
         return facts
     conforming = backend.parameters.get("standard_conforming_strings", "on") == "on"
-    command = parse(asked.sql, conforming)
-    named = {token.text for token in command.tokens if token.kind is Kind.PARAMETER}
     encoding = backend.parameters.get("client_encoding", "UTF8")
-    texts = _texts(asked.parameters, encoding)
-    if texts is None or len(named) < len(texts):
-        return facts  # the plan cannot be given the values
-    read = await scanned(backend, command, [each.type_oid for each in asked.parameters], texts)
+    read = await scanned(
+        backend,
+        parse(asked.sql, conforming),
+        [each.type_oid for each in asked.parameters],
+        _texts(asked.parameters, encoding),
+        generic=_EARLIER in facts.values,
+    )
+    if read is None:
+        return facts
     kept = {each.relid: _only(each, read) for each in several}
     return replace(facts, relations=facts.relations | kept)
 
 
-def _only(relation: RelationFacts, read: set[tuple[str, str]]) -> RelationFacts:
-    leaves = zip(relation.leaves, relation.leaf_names, strict=True)
-    return replace(relation, leaves=tuple(oid for oid, name in leaves if name in read))
+def _only(relation: RelationFacts, read: Set[int]) -> RelationFacts:
+    return replace(relation, leaves=tuple(leaf for leaf in relation.leaves if leaf in read))
 
 
-def _texts(parameters: Sequence[Parameter], encoding: str) -> list[str | None] | None:
-    """The values as PostgreSQL reads them; None when there is a binary form not read here."""
-    texts: list[str | None] = []
-    for each in parameters:
+def _texts(parameters: Sequence[Parameter], encoding: str) -> dict[int, str | None]:
+    """By number the values as PostgreSQL reads them, without binary forms not read here."""
+    texts: dict[int, str | None] = {}
+    for number, each in enumerate(parameters, 1):
         if each.value is None:
-            texts.append(None)
+            texts[number] = None
         elif each.format == 0 or each.type_oid in _TEXTS:
-            texts.append(decode(each.value, encoding))
+            texts[number] = decode(each.value, encoding)
         elif each.type_oid in _BINARY:
-            number = int.from_bytes(each.value, "big", signed=True)
-            try:
-                texts.append(_BINARY[each.type_oid](number))
-            except OverflowError:  # infinity, or a year that Python does not have
-                return None
-        else:
-            return None
+            value = int.from_bytes(each.value, "big", signed=True)
+            # Infinity, and years that Python does not have, are left out.
+            with suppress(OverflowError):
+                texts[number] = _BINARY[each.type_oid](value)
     return texts

@@ -21,14 +21,14 @@ PostgreSQL's error is the statement's own: its position is moved back to the sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.errors import FeatureNotSupportedError, InvisibleError, PenstockError
 from penstock.frontdoor.actions import Backend, Row
 from penstock.frontdoor.writing.scans import Scan, read_scans
-from penstock.names import quote_pg_qualified
+from penstock.names import quote_pg_literal, quote_pg_qualified
 from penstock.sql.commands import Command
 from penstock.sql.commands_guards import check_plan
 from penstock.sql.tokens import Kind
@@ -39,7 +39,7 @@ RelationKind = Literal["lake", "temporary", "system", "foreign"]
 _PLAN_OF = "SELECT penstock.plan_of($1)"
 _PREFIX = "EXPLAIN (VERBOSE, GENERIC_PLAN, COSTS OFF, FORMAT JSON) "
 """What penstock.plan_of puts before the statement; positions in errors count it."""
-_WITH_VALUES = "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) "
+_RELATIONS_IN_PLAN = "SELECT penstock.relations_in_plan($1, $2)"
 TEMPORARY_SCHEMA = "pg_temp"
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast", "penstock")
 
@@ -153,20 +153,39 @@ async def explain(backend: Backend, command: Command, parameter_oids: Sequence[i
 
 
 async def scanned(
-    backend: Backend, command: Command, parameter_oids: Sequence[int], values: Sequence[str | None]
-) -> set[tuple[str, str]]:
-    """Schema and name of what a query reads when its parameters have these values, as texts.
+    backend: Backend,
+    command: Command,
+    parameter_oids: Sequence[int],
+    values: Mapping[int, str | None],
+    *,
+    generic: bool,
+) -> set[int] | None:
+    """What a query reads when the parameters of these numbers have these values, as texts.
 
-    What the plan leaves out because of the values, or of the time of day, is not among it.
+    What the plan leaves out because of the values is not among it; nor, unless it is ``generic``,
+    because of the transaction's time.  Generic it is when a value is missing.  None when a name in
+    the plan is not that of its relation any more.
     """
-    statement = _Substituted(command, await _casts(backend, command, parameter_oids))
+    written = await _casts(backend, command, parameter_oids)
+    for name in {token.text for token in command.tokens if token.kind is Kind.PARAMETER}:
+        number = int(name[1:])
+        if number in values:
+            value = values[number]
+            literal = "NULL" if value is None else quote_pg_literal(value)
+            written[name] = written.get(name, f"({name})").replace(name, literal, 1)
+        else:
+            generic = True
+    statement = _Substituted(command, written)
     try:
-        ((text,),) = await backend.query(f"{_WITH_VALUES}{statement.text}", values)
+        ((text,),) = await backend.query(
+            _RELATIONS_IN_PLAN, [statement.text, "true" if generic else "false"]
+        )
     except ServerError as error:
-        error.fields.pop("P", None)  # it counts what stands before the statement
+        for field in ("P", "p", "q", "W"):  # they would tell of our function and our text
+            error.fields.pop(field, None)
         raise
-    nodes = _nodes(json.loads(text or "[]"))
-    return {(each["Schema"], each["Relation Name"]) for each in nodes if "Relation Name" in each}
+    oids = (text or "{}").strip("{}").split(",")
+    return None if "NULL" in oids else {int(oid) for oid in oids if oid}
 
 
 def _has_own_parameters(backend: Backend, plan: str) -> bool:

@@ -103,8 +103,10 @@ class Loader:
             target = waiting[relid]
             waiting = {other: each for other, each in waiting.items() if other != relid}
             wanted = [Wanted()]
-            if relid in scans and (sizes[relid] > FEW_ROWS or len(targets) > FEW_TABLES):
+            if relid in scans and sizes[relid] > FEW_ROWS:
                 wanted = [await self._wanted(target, each) for each in scans[relid]]
+            elif relid in scans and len(targets) > FEW_TABLES:
+                wanted = [each.wanted for each in scans[relid]]  # keys cost more than few rows
             whole = any(each.is_everything for each in wanted)
             if whole and sizes[relid] > self._most_rows:
                 raise self._too_much(target, sizes[relid])

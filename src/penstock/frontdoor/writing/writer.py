@@ -211,7 +211,7 @@ class LakeWriter:
     ) -> Mapping[int, list[Narrowed]]:
         """What the statement's scans want, unless the tables are few and small."""
         sizes = await asyncio.to_thread(lambda: [table_size(each.table).rows for each in needed])
-        if sum(sizes) <= FEW_ROWS and len(needed) <= FEW_TABLES:
+        if max(sizes, default=0) <= FEW_ROWS and len(needed) <= FEW_TABLES:
             return {}
         narrowing = Narrowing(self._catalog, backend, write, needed)
         return await narrowing.scans(await parameters())

@@ -52,6 +52,9 @@ from penstock.sql.translate.windows import Window, window_function
 _EXISTS, _ALL, _ANY, _EXPR = 0, 1, 2, 4
 """SubLinkType."""
 
+LONGEST = 4_000_000
+"""Characters of an expression for Spark: some forms have an argument twice, so depth doubles it."""
+
 Subquery = Callable[[Node, Scope], tuple[str, list[Any]]]
 """Translates a Query inside a scope: its SQL and its outputs."""
 
@@ -92,6 +95,8 @@ class Expressions:
                 if key.sql in scope.totals:
                     return without_value(key)
             expr = self._translated(node, scope)
+            if len(expr.sql) > LONGEST:
+                raise refusal("an expression that is as deep")
             if self.session.exact:
                 check_result(expr)
         except FeatureNotSupportedError:

@@ -53,8 +53,7 @@ class RelationFacts:
     """A relation that a query names.
 
     ``kind`` is pg_class.relkind.  ``view`` is a view's tree, None otherwise.  ``leaves`` are the
-    OIDs of the tables that hold the rows: of itself, or of a partitioned table's leaves, whose
-    schemas and names are ``leaf_names``.
+    OIDs of the tables that hold the rows: of itself, or of a partitioned table's leaves.
     ``in_lake`` is true when ``penstock.table_version`` knows it.
     """
 
@@ -67,7 +66,6 @@ class RelationFacts:
     view: Any = None
     inherited: bool = False
     in_lake: bool = True
-    leaf_names: tuple[tuple[str, str], ...] = ()
 
     def column(self, attnum: int) -> LakeColumn:
         """The column with this number."""

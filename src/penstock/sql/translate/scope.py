@@ -141,8 +141,9 @@ def _correlated(value: Any, depth: int) -> bool:
         return any(_correlated(item, depth) for item in value)
     if not isinstance(value, Node):
         return False
-    levels = value.get("varlevelsup") or value.get("ctelevelsup") or value.get("agglevelsup") or 0
-    if value.tag in ("VAR", "RANGETBLENTRY", "AGGREF", "GROUPINGFUNC") and levels > depth:
+    # A name of WITH is written out as its query.
+    levels = value.get("varlevelsup") or value.get("agglevelsup") or 0
+    if value.tag in ("VAR", "AGGREF", "GROUPINGFUNC") and levels > depth:
         return True
     return any(
         _correlated(field, depth + (isinstance(field, Node) and field.tag == "QUERY"))

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from penstock.sql.nodes import Node, walk
+from penstock.sql.nodes import Node
 from penstock.sql.translate import numeric
 from penstock.sql.translate.expressions import Expressions
 from penstock.sql.translate.grouping import Sets, grouping_sets
@@ -93,7 +94,7 @@ class Select:
         texts = frozenset(n for n, expr in enumerate(exprs, 1) if expr.text is not None)
         # Window functions are computed over what HAVING leaves.
         windows = node["hasWindowFuncs"]
-        column = not windows and any(n.tag == "GROUPINGFUNC" for n in walk(node["havingQual"]))
+        column = not windows and _calls_grouping(node["havingQual"])
         return _Target(exprs, texts, distinct, having, column)
 
     def _total(self, node: Node, scope: Scope, keys: dict[int, str], source: str) -> str:
@@ -118,6 +119,15 @@ class Select:
         if node.items("groupingSets") and len(set(keys.values())) < len(keys):
             raise refusal("one expression as two columns in grouping sets")
         return keys
+
+
+def _calls_grouping(value: Any) -> bool:
+    """Whether an expression calls grouping(), other than in a subquery."""
+    if isinstance(value, list):
+        return any(map(_calls_grouping, value))
+    if not isinstance(value, Node) or value.tag == "QUERY":
+        return False
+    return value.tag == "GROUPINGFUNC" or any(map(_calls_grouping, value.fields.values()))
 
 
 def _by_ref(node: Node) -> dict[int, Node]:

@@ -19,7 +19,14 @@ from penstock.sql.translate import numeric
 from penstock.sql.translate.expressions import Expressions
 from penstock.sql.translate.facts import Facts, RelationFacts
 from penstock.sql.translate.scope import Output, Scope
-from penstock.sql.translate.values import Expr, column, literal, refusal, spark_type
+from penstock.sql.translate.values import (
+    Expr,
+    column,
+    declared_digits,
+    literal,
+    refusal,
+    spark_type,
+)
 
 _TABLEOID = -6
 _JOINS = {0: "JOIN", 1: "LEFT JOIN", 2: "FULL JOIN", 3: "RIGHT JOIN"}
@@ -202,8 +209,8 @@ def _table_columns(
     alias: str, relation: RelationFacts, leaves: Sequence[int]
 ) -> Callable[[int], Expr]:
     def find(attno: int) -> Expr:
-        if attno == _TABLEOID and len(leaves) == 1:
-            return literal(types.OID, leaves[0])
+        if attno == _TABLEOID and len(leaves) < 2:
+            return literal(types.OID, leaves[0] if leaves else None)
         if attno < 0:
             raise refusal("a system column")
         found = relation.column(attno)
@@ -213,8 +220,9 @@ def _table_columns(
 
 
 def _empty_type(oid: int, typmod: int) -> str:
-    expr = column("x", oid, typmod)
-    return spark_type(oid, expr.digits)
+    if types.ARRAY_ELEMENTS.get(oid) == types.NUMERIC:
+        return spark_type(oid, declared_digits(typmod))
+    return spark_type(oid, column("x", oid, typmod).digits)
 
 
 def _one_column(kind: int, exprs: list[Expr]) -> tuple[Output, list[list[str]]]:
