@@ -106,15 +106,15 @@ def test_garbage_inside_of_a_stream(node: Node, good: Database) -> None:
     """Wrong types, lengths and status updates, CopyFail, Query, random bytes: that session ends."""
     draw = random.Random(7)
     randoms = [draw.randbytes(draw.randrange(5, 200)) for _ in range(6)]
+    gone = "SELECT FROM pg_replication_slots WHERE slot_name = 'rg_garbage'"
     for sent in [*IN_STREAM, *randoms]:
         with RawStream(conninfo(node)) as stream:
             stream.start("rg_garbage", "rg")
             stream.socket.sendall(sent)
             stream.socket.shutdown(socket.SHUT_WR)
             stream.until(b"\0")
+        wait_until(lambda: node.psql(gone) == "", 20, "the session's slot to be gone")
     goes_on(node, good, "garbage inside")
-    gone = "SELECT FROM pg_replication_slots WHERE slot_name = 'rg_garbage'"
-    wait_until(lambda: node.psql(gone) == "", 20, "the sessions' slots to be gone")
     for place in range(5):  # before a stream: a command that never ends, random bytes
         with RawStream(conninfo(node)) as stream:
             stream.socket.sendall([b"Q\x3f\xff\xff\xfeSTART_REP", draw.randbytes(90)][place % 2])

@@ -61,12 +61,12 @@ class RawStream:
             self._framing.feed(arrived)
         return found
 
-    def until(self, kind: bytes) -> list[Message]:
-        """The messages up to the first of a kind, or to the end of the connection."""
+    def until(self, kinds: bytes) -> list[Message]:
+        """The messages up to the first of some kinds, or to the end of the connection."""
         found: list[Message] = []
         while (each := self.receive()) is not None:
             found.append(each)
-            if each.kind == kind[0]:
+            if each.kind in kinds:
                 break
         return found
 
@@ -82,4 +82,5 @@ class RawStream:
         """Begin the stream of a slot."""
         options = f"proto_version '1', publication_names '{publication}'"
         self.query(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 ({options})")
-        assert self.until(b"W")[-1].kind == ord("W")
+        answer = self.until(b"WE")
+        assert answer[-1].kind == ord("W"), answer
