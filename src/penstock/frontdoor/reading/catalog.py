@@ -87,6 +87,7 @@ _VERSIONS = f"""
 SELECT c.oid::text, v.location, v.version::text, {_COLUMNS}::text
 FROM pg_catalog.pg_class c JOIN penstock.table_version v ON v.relid = c.oid
 WHERE c.oid = ANY ($1::oid[])
+ORDER BY c.oid
 """
 
 _NUMBERS = {
